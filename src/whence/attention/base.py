@@ -1,0 +1,241 @@
+"""The interface of every attention mechanism, and the projections that they share.
+
+Shape letters: B batch, T queries, S sources, H heads, D width, d = D/H the width of a head.
+
+A mechanism decides how much each query takes from each source. All of them are linear in the
+values, so each has a `pattern` (B, H, T, S) with
+
+    forward(x) == project(pattern(x) @ values(x))        (evaluation mode)
+
+and what is drawn is what the model did. A new mechanism writes two methods, `mix` (fast) and
+`weights` (the pattern that `mix` applies); `docs/add-a-mechanism.md` shows one. Decoding works at
+once through the general `prefill` and `step` below, which recompute; a mechanism with a cheaper
+state overrides them.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whence.attention.rotation import Rotation
+
+State = dict[str, Tensor]
+
+
+class Attention(nn.Module):
+    """Multi-head attention; subclasses say how the values are mixed.
+
+    width: D, the size of a position's vector; a multiple of `heads`.
+    context: the longest sequence.
+    causal: query i sees sources j <= i only.
+    dropout: probability that an attention weight is dropped in training. Mechanisms that never
+        hold the weights drop whole sources per head instead; `describe` says which.
+    rope: rotate queries and keys by their position.
+    qk_norm: bring queries and keys to root mean square one, so that scores cannot grow.
+    seed: of whatever is random and part of the function (a graph, random features).
+    """
+
+    mechanism: ClassVar[str] = ""
+    # Mechanisms whose weights do not come from queries and keys have neither to rotate or norm.
+    uses_keys: ClassVar[bool] = True
+    # What the rows of `pattern` promise: that they sum to one over the visible sources.
+    rows_sum_to_one: bool = True
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        context: int,
+        causal: bool = True,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        rope: bool = False,
+        qk_norm: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, size in (("width", width), ("heads", heads), ("context", context)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, not {size}")
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        if (rope or qk_norm) and not self.uses_keys:
+            option = "rope" if rope else "qk_norm"
+            raise ValueError(f"{self.mechanism} has no queries and keys, so {option} means nothing")
+        self.width, self.heads, self.context, self.causal = width, heads, context, causal
+        self.head_width = width // heads
+        self.dropout, self.qk_norm, self.seed = dropout, qk_norm, seed
+        self.make_projections(bias)
+        self.rotation: nn.Module | None = None
+        if rope:
+            self.rotation = Rotation(self.head_width, context)
+
+    def make_projections(self, bias: bool) -> None:
+        """One matrix for queries, keys and values: one product instead of three."""
+        self.qkv = nn.Linear(self.width, 3 * self.width, bias=bias)
+        self.proj = nn.Linear(self.width, self.width, bias=bias)
+
+    # What a mechanism writes ------------------------------------------------------------------
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        """(B,H,T,d), (B,H,S,d), (B,H,S,d), (B,S) or None -> (B,H,T,d)."""
+        raise NotImplementedError
+
+    def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
+        """The (B,H,T,S) weights by which `mix` mixes the values."""
+        raise NotImplementedError
+
+    def options(self) -> dict[str, Any]:
+        """The mechanism's own settings, for `describe`."""
+        return {}
+
+    # What everybody calls ---------------------------------------------------------------------
+
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        """(B,T,D) -> (B,T,D). `padding` (B,S) is True where a source position is real."""
+        self.check(x, source, padding)
+        queries, keys, values = self.heads_of(x, source)
+        return self.project(self.mix(queries, keys, values, padding))
+
+    def pattern(
+        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        """(B,H,T,S): how much of each source's value each query takes in evaluation mode."""
+        self.check(x, source, padding)
+        queries, keys, _ = self.heads_of(x, source)
+        return self.weights(queries, keys, padding)
+
+    def values(self, source: Tensor) -> Tensor:
+        """(B,S,D) -> (B,H,S,d)."""
+        weight, bias = self.qkv.weight, self.qkv.bias
+        rows = slice(2 * self.width, None)
+        return self.split(F.linear(source, weight[rows], None if bias is None else bias[rows]))
+
+    def project(self, mixed: Tensor) -> Tensor:
+        """(B,H,T,d) -> (B,T,D)."""
+        result: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        return result
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+        """Read a beginning (B,T,D) of one length; return its outputs and the state to go on from.
+
+        The state is a dictionary of tensors, batch first, whose sizes depend on `context` only:
+        states of beginnings of different lengths can be concatenated.
+        """
+        self.check_decoding()
+        history = x.new_zeros(x.shape[0], self.context, self.width)
+        history[:, : x.shape[1]] = x
+        return self(x), {"history": history}
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
+        """One new token x (B,1,D) per row, at `positions` (B,). The state is written in place."""
+        self.check_decoding()
+        history, rows = state["history"], torch.arange(x.shape[0], device=x.device)
+        history[rows, positions] = x[:, 0]
+        # Causality makes the junk after a row's own position harmless.
+        y = self(history[:, : int(positions.max()) + 1])
+        return y[rows, positions][:, None], state
+
+    def describe(self) -> dict[str, Any]:
+        """What really runs: mechanism, options and number of parameters."""
+        return {
+            "mechanism": self.mechanism,
+            "causal": self.causal,
+            "width": self.width,
+            "heads": self.heads,
+            "context": self.context,
+            **(
+                {"rope": self.rotation is not None, "qk_norm": self.qk_norm}
+                if self.uses_keys
+                else {}
+            ),
+            "dropout": self.dropout,
+            **self.options(),
+            "parameters": sum(parameter.numel() for parameter in self.parameters()),
+        }
+
+    def extra_repr(self) -> str:
+        own = {k: v for k, v in self.describe().items() if k not in ("mechanism", "parameters")}
+        return ", ".join(f"{name}={value}" for name, value in own.items())
+
+    # Pieces for the mechanisms ----------------------------------------------------------------
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B,T,D) -> (B,H,T,d)."""
+        return x.reshape(*x.shape[:2], self.heads, self.head_width).transpose(1, 2)
+
+    def heads_of(
+        self, x: Tensor, source: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B,H,T,d) of x, keys and values (B,H,S,d) of the source, or of x."""
+        if source is None:
+            joined = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, self.head_width)
+            queries, keys, values = joined.permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            weight, bias, D = self.qkv.weight, self.qkv.bias, self.width
+            queries = self.split(F.linear(x, weight[:D], None if bias is None else bias[:D]))
+            joined = F.linear(source, weight[D:], None if bias is None else bias[D:])
+            joined = joined.reshape(*source.shape[:2], 2, self.heads, self.head_width)
+            keys, values = joined.permute(2, 0, 3, 1, 4).unbind(0)
+        if self.qk_norm:
+            queries = F.rms_norm(queries, (self.head_width,))
+            keys = F.rms_norm(keys, (self.head_width,))
+        if self.rotation is not None:
+            queries = self.rotation(queries, positions)
+            keys = self.rotation(keys, positions)
+        return queries, keys, values
+
+    def visible(
+        self, T: int, S: int, padding: Tensor | None, device: torch.device
+    ) -> Tensor | None:
+        """True where query i may see source j: (T,S), (B,1,1,S), (B,1,T,S), or None for all."""
+        mask = None
+        if self.causal:
+            mask = torch.ones(T, S, dtype=torch.bool, device=device).tril()
+        if padding is not None:
+            real = padding[:, None, None, :]
+            mask = real if mask is None else mask & real
+        return mask
+
+    def check(self, x: Tensor, source: Tensor | None, padding: Tensor | None) -> None:
+        """Refuse what would otherwise fail later, or worse, not fail."""
+        for name, tensor in (("x", x), ("source", source)):
+            if tensor is None:
+                continue
+            if tensor.dim() != 3 or tensor.shape[2] != self.width:
+                raise ValueError(
+                    f"{name} must be (batch, length, {self.width}), not {tuple(tensor.shape)}"
+                )
+            if tensor.shape[1] < 1:
+                raise ValueError(f"{name} has no positions")
+            if tensor.shape[1] > self.context:
+                raise ValueError(
+                    f"{name} has {tensor.shape[1]} positions, "
+                    f"but this attention was made for a context of {self.context}"
+                )
+            weight = self.proj.weight
+            if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+                raise ValueError(
+                    f"{name} is {tensor.dtype} and the weights are {weight.dtype}: convert one"
+                )
+        real = x if source is None else source
+        if source is not None and source.shape[0] != x.shape[0]:
+            raise ValueError(f"x has {x.shape[0]} rows and source {source.shape[0]}")
+        if padding is not None and (padding.dtype != torch.bool or padding.shape != real.shape[:2]):
+            raise ValueError(
+                f"padding must be bool of shape {tuple(real.shape[:2])} (True = a real position), "
+                f"not {padding.dtype} of shape {tuple(padding.shape)}"
+            )
+
+    def check_decoding(self) -> None:
+        if not self.causal:
+            raise ValueError(f"{self.mechanism} is not causal: it cannot decode step by step")

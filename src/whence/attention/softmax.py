@@ -1,0 +1,75 @@
+"""Softmax attention (Vaswani et al. 2017, arXiv:1706.03762): softmax(Q K^T / sqrt d) V."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whence.attention.base import Attention, State
+
+
+class Softmax(Attention):
+    """Exact attention by torch's scaled_dot_product_attention; a key-value cache for decoding."""
+
+    mechanism = "softmax"
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        if self.causal:
+            # Torch's kernel multiplies hidden values by a weight of zero, and 0 * NaN is NaN. The
+            # NaN still reaches every later position, through its key.
+            values = values.nan_to_num(0.0, math.inf, -math.inf)
+        mask = None
+        if padding is not None:
+            mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
+        return F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=self.causal and mask is None,
+        )
+
+    def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
+        scores = queries @ keys.transpose(-2, -1) / math.sqrt(self.head_width)
+        mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
+        return masked_softmax(scores, mask)
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+        self.check_decoding()
+        self.check(x, None, None)
+        queries, keys, values = self.heads_of(x)
+        state = {}
+        for name, tensor in (("keys", keys), ("values", values)):
+            shape = (x.shape[0], self.heads, self.context, self.head_width)
+            state[name] = tensor.new_zeros(shape)
+            state[name][:, :, : x.shape[1]] = tensor
+        return self.project(self.mix(queries, keys, values, None)), state
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
+        self.check_decoding()
+        queries, keys, values = self.heads_of(x, positions=positions)
+        rows = torch.arange(x.shape[0], device=x.device)
+        state["keys"][rows, :, positions] = keys[:, :, 0]
+        state["values"][rows, :, positions] = values[:, :, 0]
+        seen = int(positions.max()) + 1
+        mask = torch.arange(seen, device=x.device) <= positions[:, None]
+        mixed = F.scaled_dot_product_attention(
+            queries,
+            state["keys"][:, :, :seen],
+            state["values"][:, :, :seen],
+            attn_mask=mask[:, None, None],
+        )
+        return self.project(mixed), state
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the last dimension where `mask` is True; a row that sees nothing is zero."""
+    if mask is None:
+        return scores.softmax(-1)
+    hidden = ~mask
+    scores = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    return scores.masked_fill(hidden, 0.0)
