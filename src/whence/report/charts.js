@@ -1,0 +1,465 @@
+/* The pictures of a study. Every function takes data and returns an element that belongs to no
+   page yet, so that the report and a live page can both use them. `d3` and `Plot` are globals.
+
+   Whatever belongs to one system carries data-system="its id"; highlighting is built on that
+   attribute alone (see `linkHighlights` in report.js). */
+
+const COLOURS = 6;
+const DASHES = ["none", "7 3", "2 3"]; // the second and third round through the colours
+const LABEL_LENGTH = 26;
+
+/** An element with attributes (null and false: left out; functions: listeners) and children. */
+export function element(tag, attributes = {}, ...children) {
+  const space = SVG_TAGS.has(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
+  const node = document.createElementNS(space, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") node.addEventListener(name, value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  // Children are nodes or text, never markup: a question may hold any characters.
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const SVG_TAGS = new Set(["svg", "rect", "line", "circle", "text", "g"]);
+
+/** The systems of a study with what every chart needs: an id, a colour, a dash, its stages. */
+export function seriesOf(study) {
+  let trained = 0;
+  return study.systems.map((system, index) => {
+    const baseline = system.kind === "baseline";
+    const turn = baseline ? 0 : trained++;
+    return {
+      ...system,
+      id: String(index),
+      baseline,
+      colour: baseline ? "var(--baseline)" : `var(--series-${turn % COLOURS})`,
+      dash: DASHES[Math.floor(turn / COLOURS) % DASHES.length],
+      stages: stagesOf(system),
+    };
+  });
+}
+
+/** When each stage of a training began and ended, from the points that were logged in it. */
+function stagesOf(system) {
+  const stages = [];
+  for (const point of d3.sort([...system.loss, ...system.curve], (point) => point.step)) {
+    const last = stages.at(-1);
+    if (last?.name === point.stage) {
+      last.seconds[1] = Math.max(last.seconds[1], point.seconds);
+      last.step[1] = Math.max(last.step[1], point.step);
+    } else {
+      // A stage begins where the one before ended, not at its own first logged point.
+      const [seconds, step] = last ? [last.seconds[1], last.step[1]] : [0, 0];
+      stages.push({
+        name: point.stage,
+        seconds: [seconds, point.seconds],
+        step: [step, point.step],
+      });
+    }
+  }
+  return stages;
+}
+
+export const percent = (value) => (value === null ? "–" : `${value.toFixed(1)} %`);
+export const whole = d3.format(",");
+export const short = (value) => d3.format(".3~s")(value).replace("k", " k").replace("M", " M");
+
+export function duration(seconds) {
+  if (seconds === null) return "–";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** Wilson's interval of a share at 95 %, in percent: honest for few questions too. */
+export function wilson(correct, total) {
+  if (!total) return null;
+  const z = 1.959964;
+  const share = correct / total;
+  const middle = (share + (z * z) / (2 * total)) / (1 + (z * z) / total);
+  const half =
+    (z / (1 + (z * z) / total)) *
+    Math.sqrt((share * (1 - share)) / total + (z * z) / (4 * total * total));
+  return [100 * Math.max(0, middle - half), 100 * Math.min(1, middle + half)];
+}
+
+/** A short stroke in the colour and dash of a system: the key to its curves. */
+export function swatch(system) {
+  const mark = system.baseline
+    ? element("circle", { cx: 11, cy: 5, r: 3.5, fill: "none", "stroke-width": 2 })
+    : element("line", {
+        x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3.2, "stroke-dasharray": system.dash,
+      });
+  mark.setAttribute("stroke", system.colour);
+  return element("svg", { class: "swatch", width: 22, height: 10, "aria-hidden": "true" }, mark);
+}
+
+/** Accuracy as a bar with its interval as whiskers, on a scale that the whole column shares. */
+export function intervalBar({ accuracy, interval, colour, baseline }, top, reference = null) {
+  const at = (value) => `${(100 * Math.min(value, top)) / top}%`;
+  const svg = element("svg", { class: "interval", role: "img", "aria-label": "" });
+  if (accuracy === null) return svg;
+  const ends = interval ? `, interval ${interval.map((end) => end.toFixed(1)).join(" to ")}` : "";
+  svg.setAttribute("aria-label", `${percent(accuracy)}${ends}`);
+  svg.append(
+    element("rect", {
+      class: "bar", x: 0, y: 5, height: 12, width: at(accuracy), rx: 1.5, fill: colour,
+      "fill-opacity": baseline ? 0.35 : 0.55,
+    }),
+  );
+  if (reference !== null)
+    svg.append(
+      element("line", { class: "reference", x1: at(reference), x2: at(reference), y1: 0, y2: 22 }),
+    );
+  if (interval) {
+    const [low, high] = interval.map(at);
+    svg.append(
+      element("line", { class: "whisker", x1: low, x2: high, y1: 11, y2: 11 }),
+      element("line", { class: "whisker", x1: low, x2: low, y1: 7, y2: 15 }),
+      element("line", { class: "whisker", x1: high, x2: high, y1: 7, y2: 15 }),
+    );
+  }
+  return svg;
+}
+
+/** The scale above a column of interval bars. */
+export function intervalAxis(top) {
+  const svg = element("svg", { class: "interval axis", "aria-hidden": "true" });
+  for (const tick of [0, top / 2, top]) {
+    const anchor = tick === 0 ? "start" : tick === top ? "end" : "middle";
+    svg.append(
+      element("text", { x: `${(100 * tick) / top}%`, y: 16, "text-anchor": anchor },
+        tick === top ? `${tick} %` : String(tick)),
+    );
+  }
+  return svg;
+}
+
+/** Accuracy against training time (or steps), the stages' ends, and the best baseline. */
+export function accuracyCurves(series, { width, x = "seconds", reference = null, highlight }) {
+  const lines = series
+    .map((system) => ({ system, points: finite(system.curve, "accuracy") }))
+    .filter(({ points }) => points.length > 0);
+  if (lines.length === 0) return missing("No accuracy was measured during training.");
+
+  const scale = horizontal(lines.flatMap(({ points }) => points.map((point) => point[x])), x);
+  const highest = d3.max(lines.flatMap(({ points }) => points), (point) => point.accuracy);
+  const top = niceTop(Math.max(highest, reference?.accuracy ?? 0));
+  const labelled = width >= 620 && lines.length <= 16;
+  const height = Math.max(300, Math.min(400, width * 0.46));
+  const margins = {
+    marginTop: 26,
+    marginBottom: 40,
+    marginLeft: 40,
+    marginRight: labelled ? labelSpace(lines) : 16,
+  };
+  const last = d3.max(lines.flatMap(({ points }) => points), (point) => point[x]) || 1;
+
+  const marks = [
+    Plot.gridY({ stroke: "var(--grid)", strokeOpacity: 1 }),
+    Plot.ruleY([0], { stroke: "var(--axis)" }),
+  ];
+  if (reference)
+    marks.push(
+      Plot.ruleY([reference.accuracy], { stroke: "var(--baseline)", strokeDasharray: "3 3" }),
+      Plot.text([reference], {
+        x: 0, y: "accuracy", dx: 4, dy: -7, textAnchor: "start", fill: "var(--quiet)",
+        text: (system) => `best baseline: ${clip(system.label)}`,
+      }),
+    );
+  for (const { system, points } of lines) {
+    marks.push(
+      ...stageMarks(system, points, x, scale.unit, lines.length === 1),
+      ofSystem(system, Plot.line, points, {
+        x: (point) => point[x] / scale.unit, y: "accuracy", strokeWidth: 2.2,
+        stroke: system.colour, strokeDasharray: system.dash, curve: "monotone-x",
+      }),
+      ofSystem(system, Plot.dot, points.slice(-1), {
+        x: (point) => point[x] / scale.unit, y: "accuracy", r: 3.6, fill: system.colour,
+      }),
+    );
+  }
+  if (labelled)
+    marks.push(...endLabels(lines, { x, top, height, last, unit: scale.unit, ...margins }));
+  const all = lines.flatMap(({ system, points }) =>
+    points.map((point) => ({ ...point, system, across: point[x] / scale.unit })),
+  );
+  marks.push(
+    tooltip(all, "accuracy", (point) => [
+      point.system.label,
+      `${percent(point.accuracy)} after ${duration(point.seconds)}`,
+      `step ${whole(point.step)}, ${point.stage}`,
+    ]),
+  );
+  return linked(
+    Plot.plot({
+      width, height, ...margins,
+      x: { domain: [0, last / scale.unit], label: `${scale.label} →`, ...QUIET_AXIS },
+      y: { domain: [0, top], label: "↑ accuracy (%)", ticks: 5, ...QUIET_AXIS },
+      ariaLabel: "Accuracy over training",
+      marks,
+    }),
+    highlight,
+  );
+}
+
+/** The loss of every system in one stage, from the stage's beginning, on a logarithmic scale. */
+export function lossCurves(series, stage, { width, x = "seconds", highlight }) {
+  const lines = series
+    .map((system) => {
+      const begin = system.stages.find(({ name }) => name === stage)?.[x][0] ?? 0;
+      const points = finite(system.loss, "loss")
+        .filter((point) => point.stage === stage && point.loss > 0)
+        .map((point) => ({ ...point, system, since: point[x] - begin }));
+      return { system, points: thin(smooth(points)) };
+    })
+    .filter(({ points }) => points.length > 0);
+  if (lines.length === 0) return missing("No loss was logged.");
+
+  const all = lines.flatMap(({ points }) => points);
+  const scale = horizontal(all.map((point) => point.since), x);
+  for (const point of all) point.across = point.since / scale.unit;
+  const marks = [Plot.gridY({ stroke: "var(--grid)", strokeOpacity: 1, ticks: 6 })];
+  for (const { system, points } of lines)
+    marks.push(
+      ofSystem(system, Plot.line, points, {
+        x: "across", y: "loss", stroke: system.colour, strokeWidth: 1, strokeOpacity: 0.28,
+      }),
+      ofSystem(system, Plot.line, points, {
+        x: "across", y: "smooth", stroke: system.colour, strokeWidth: 2,
+        strokeDasharray: system.dash,
+      }),
+    );
+  marks.push(
+    tooltip(all, "smooth", (point) => [
+      point.system.label,
+      `loss ${point.loss.toPrecision(3)}, smoothed ${point.smooth.toPrecision(3)}`,
+      `${duration(point.seconds)}, step ${whole(point.step)}`,
+    ]),
+  );
+  return linked(
+    Plot.plot({
+      width, height: 260, marginTop: 26, marginBottom: 40, marginLeft: 46, marginRight: 14,
+      x: { zero: true, label: `${scale.label} in this stage →`, ticks: 5, ...QUIET_AXIS },
+      y: {
+        type: "log", label: "↑ loss (log)", ticks: 6, ...QUIET_AXIS,
+        tickFormat: sparseTicks(d3.extent(all, (point) => point.loss)),
+      },
+      ariaLabel: `Loss during ${stage}`,
+      marks,
+    }),
+    highlight,
+  );
+}
+
+/** How often answers of each probability were right, and how many there were, right and wrong. */
+export function probabilityPicture(system, { width }) {
+  const marked = system.answers.filter(
+    (answer) => answer.probability !== null && answer.correct !== null,
+  );
+  if (marked.length === 0) return missing("No answer has both a probability and a mark.");
+  const bins = d3.range(10).map((index) => ({ from: index / 10, to: (index + 1) / 10,
+    right: 0, wrong: 0, sum: 0 }));
+  for (const { probability, correct } of marked) {
+    const bin = bins[Math.min(9, Math.max(0, Math.floor(probability * 10)))];
+    bin[correct ? "right" : "wrong"] += 1;
+    bin.sum += probability;
+  }
+  const filled = bins
+    .map((bin) => ({ ...bin, count: bin.right + bin.wrong }))
+    .filter((bin) => bin.count > 0)
+    .map((bin) => ({ ...bin, mean: bin.sum / bin.count, interval: wilson(bin.right, bin.count),
+      share: (100 * bin.right) / bin.count }));
+  const margins = { marginLeft: 36, marginRight: 10 };
+  const across = { domain: [0, 1], ...QUIET_AXIS };
+  const describe = (bin) =>
+    `probability ${bin.from.toFixed(1)}–${bin.to.toFixed(1)}\n` +
+    `${bin.right} right, ${bin.wrong} wrong: ${percent(bin.share)}`;
+  const most = d3.max(filled, (bin) => Math.max(bin.right, bin.wrong));
+  return element("div", { class: "probability" },
+    Plot.plot({
+      width, height: 150, marginTop: 20, marginBottom: 6, ...margins,
+      x: { ...across, axis: null },
+      y: { domain: [0, 100], ticks: [0, 50, 100], label: "↑ right (%)", ...QUIET_AXIS },
+      ariaLabel: `Share of right answers by probability, ${system.label}`,
+      marks: [
+        Plot.gridY([0, 50, 100], { stroke: "var(--grid)", strokeOpacity: 1 }),
+        Plot.line([[0, 0], [1, 100]], { stroke: "var(--axis)", strokeDasharray: "3 3" }),
+        Plot.ruleX(filled, { x: "mean", y1: (bin) => bin.interval[0],
+          y2: (bin) => bin.interval[1], stroke: "var(--ink)", strokeOpacity: 0.4 }),
+        Plot.dot(filled, { x: "mean", y: "share", r: 4, fill: system.colour }),
+        Plot.tip(filled, Plot.pointer({ x: "mean", y: "share", title: describe, ...TIP })),
+      ],
+    }),
+    Plot.plot({
+      width, height: 130, marginTop: 6, marginBottom: 34, ...margins,
+      x: { ...across, ticks: 5, label: "probability of the answer →" },
+      y: { domain: [-most, most], ticks: 4, tickFormat: (count) => whole(Math.abs(count)),
+        label: null, ...QUIET_AXIS },
+      ariaLabel: `Number of right and wrong answers by probability, ${system.label}`,
+      marks: [
+        Plot.rect(filled, { x1: "from", x2: "to", y1: 0, y2: "right", insetLeft: 1,
+          fill: "var(--right)" }),
+        Plot.rect(filled, { x1: "from", x2: "to", y1: 0, y2: (bin) => -bin.wrong, insetLeft: 1,
+          fill: "var(--wrong)" }),
+        Plot.ruleY([0], { stroke: "var(--axis)" }),
+        Plot.text([["✓ right", 1], ["✗ wrong", -1]], { x: 0, y: (row) => row[1] * most * 0.86,
+          text: (row) => row[0], dx: 5, textAnchor: "start", fill: "var(--quiet)",
+          stroke: "var(--paper)", strokeWidth: 4 }),
+        Plot.tip(filled, Plot.pointerX({ x: (bin) => (bin.from + bin.to) / 2, y: 0,
+          title: describe, ...TIP })),
+      ],
+    }),
+  );
+}
+
+/** How often a right answer has a higher probability than a wrong one (0.5: no better than luck). */
+export function separation(answers) {
+  const marked = answers.filter((one) => one.probability !== null && one.correct !== null);
+  const right = marked.filter((answer) => answer.correct).length;
+  const wrong = marked.length - right;
+  if (!right || !wrong) return null;
+  const ranks = d3.rank(marked, (answer) => answer.probability);
+  // d3 gives ties the lowest rank; the middle of the tie is what the statistic asks for.
+  const ties = d3.rollup(ranks, (tied) => tied.length, (rank) => rank);
+  const sum = d3.sum(marked, (answer, index) =>
+    answer.correct ? ranks[index] + (ties.get(ranks[index]) - 1) / 2 + 1 : 0,
+  );
+  return (sum - (right * (right + 1)) / 2) / (right * wrong);
+}
+
+const QUIET_AXIS = { tickSize: 0, labelArrow: "none", insetLeft: 0 };
+const TIP = { fill: "var(--card)", stroke: "var(--axis)", fontSize: 12, lineHeight: 1.35 };
+
+const finite = (points, key) => points.filter((point) => point[key] !== null);
+const clip = (text) =>
+  text.length > LABEL_LENGTH ? `${text.slice(0, LABEL_LENGTH - 1)}…` : text;
+const labelSpace = (lines) =>
+  20 + 6.6 * d3.max(lines, ({ system }) => clip(system.label).length);
+export const niceTop = (value) =>
+  [5, 10, 20, 30, 40, 50, 60, 80].find((top) => value <= top) ?? 100;
+
+export function missing(sentence) {
+  return element("p", { class: "missing" }, sentence);
+}
+
+/** The unit in which a span of seconds reads best. */
+function horizontal(values, x) {
+  if (x === "step") return { unit: 1, label: "steps" };
+  const longest = d3.max(values) ?? 0;
+  if (longest > 3 * 3600) return { unit: 3600, label: "hours of training" };
+  if (longest > 180) return { unit: 60, label: "minutes of training" };
+  return { unit: 1, label: "seconds of training" };
+}
+
+/** A mark whose elements say which system they belong to. */
+function ofSystem(system, mark, data, options) {
+  return mark(data, {
+    ...options,
+    render(index, scales, values, dimensions, context, next) {
+      const node = next(index, scales, values, dimensions, context);
+      node?.setAttribute("data-system", system.id);
+      return node;
+    },
+  });
+}
+
+/** Where a training passed from one stage to the next: a gap in its line, or named rules. */
+function stageMarks(system, points, x, unit, alone) {
+  const later = system.stages.slice(1).map((stage) => ({ ...stage, at: stage[x][0] / unit }));
+  const named = Plot.text(alone ? system.stages.map((stage) => ({
+    name: stage.name, at: stage[x][0] / unit })) : later, {
+    x: "at", frameAnchor: "top", dx: 4, dy: -14, textAnchor: "start", fontStyle: "italic",
+    text: "name", fill: alone ? "var(--quiet)" : system.colour,
+  });
+  named.render = tagging(named.render, system.id, alone ? "stage" : "stage only-lit");
+  return [
+    ofSystem(system, Plot.ruleX, later, {
+      x: "at", stroke: alone ? "var(--axis)" : system.colour, strokeDasharray: "1 3",
+      strokeWidth: 1.3, strokeLinecap: "round",
+    }),
+    named,
+  ];
+}
+
+function tagging(render, id, names) {
+  return function (...rest) {
+    const node = render.apply(this, rest);
+    node?.setAttribute("data-system", id);
+    node?.setAttribute("class", names);
+    return node;
+  };
+}
+
+/** Names at the right edge, pushed apart until none covers another, each tied to its curve. */
+function endLabels(lines, { x, top, height, last, unit, marginTop, marginBottom }) {
+  const span = height - marginTop - marginBottom;
+  const toPixel = d3.scaleLinear([0, top], [span, 0]);
+  const labels = lines.map(({ system, points }) => {
+    const end = points.at(-1);
+    return { system, end, pixel: toPixel(end.accuracy) };
+  });
+  labels.sort((a, b) => a.pixel - b.pixel || b.end[x] - a.end[x]);
+  const gap = Math.min(15, span / labels.length);
+  for (let i = 1; i < labels.length; i++)
+    labels[i].pixel = Math.max(labels[i].pixel, labels[i - 1].pixel + gap);
+  let floor = span;
+  for (const label of [...labels].reverse()) {
+    label.pixel = Math.min(label.pixel, floor);
+    floor = label.pixel - gap;
+  }
+  return labels.flatMap(({ system, end, pixel }) => [
+    ofSystem(system, Plot.link, [end], {
+      x1: end[x] / unit, y1: end.accuracy, x2: last / unit, y2: toPixel.invert(pixel),
+      stroke: system.colour, strokeOpacity: 0.45, strokeDasharray: "1 3", strokeLinecap: "round",
+    }),
+    ofSystem(system, Plot.text, [end], {
+      x: last / unit, y: toPixel.invert(pixel), text: () => clip(system.label), dx: 9,
+      textAnchor: "start", fill: system.colour, fontWeight: 600,
+    }),
+  ]);
+}
+
+function tooltip(points, y, lines) {
+  return Plot.tip(points, Plot.pointer({
+    x: "across", y, title: (point) => lines(point).join("\n"), maxRadius: 30, ...TIP,
+  }));
+}
+
+/** Tells `highlight` which system's point lies under the pointer. */
+function linked(plot, highlight) {
+  if (highlight) plot.addEventListener("input", () => highlight(plot.value?.system.id ?? null));
+  return plot;
+}
+
+/** Adds to every point the mean of its neighbourhood, taken on the logarithmic scale we draw. */
+function smooth(points) {
+  const reach = Math.floor(points.length / 40);
+  const logs = points.map((point) => Math.log(point.loss));
+  const sums = [0, ...d3.cumsum(logs)];
+  return points.map((point, index) => {
+    const from = Math.max(0, index - reach);
+    const to = Math.min(points.length, index + reach + 1);
+    return { ...point, smooth: Math.exp((sums[to] - sums[from]) / (to - from)) };
+  });
+}
+
+/** More points than pixels only cost time. */
+function thin(points, most = 400) {
+  const step = Math.ceil(points.length / most);
+  return points.filter((_, index) => index % step === 0 || index === points.length - 1);
+}
+
+/** On a logarithmic axis only 1, 2 and 5 get a number once a decade is on it. */
+function sparseTicks([low, high]) {
+  const format = d3.format("~r");
+  const crowded = high / low > 8;
+  return (value) => {
+    const digit = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
+    return crowded && ![1, 2, 5].includes(digit) ? "" : format(value);
+  };
+}
