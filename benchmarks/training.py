@@ -1,0 +1,85 @@
+"""How fast the course's 4x256x8 model is trained, against what else its users would take.
+
+Span corruption, forward + backward + optimiser, data preparation included; useful characters
+(targets that are not padding) a second. `ratio` is Whence over the textbook. The machine's float32
+matrix-product rate is measured in the same turns: Whence's share of it is the rest of the story.
+
+    python benchmarks/training.py [--json] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import environment
+from contest import HERE, ROOT, compete, machine, material
+
+ROWS = {
+    "textbook": "padded to 127 positions, explicit mask and softmax, eager",
+    "transformers": "GPT2LMHeadModel with Trainer, padded to the longest of the batch",
+    "x-transformers": "its README's loop, flash attention, padded to the longest of the batch",
+    "whence": "whence.train as `whence course pretrain vanilla` runs it",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=5, help="slices of every row (5)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every row (2)")
+    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
+    arguments = parser.parse_args()
+
+    theirs = str(environment.prepare()) if set(arguments.only) - {"textbook", "whence"} else ""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = material(folder)
+        peers = HERE / "peers"
+        commands = {
+            "textbook": [sys.executable, str(peers / "textbook_row.py"), "training", name, "1"],
+            "transformers": [theirs, str(peers / "gpt2_row.py"), "training", name, "1"],
+            "x-transformers": [theirs, str(peers / "xtransformers_row.py"), "training", name, "1"],
+            "whence": [sys.executable, str(peers / "whence_row.py"), "training", name, "12"],
+        }
+        chosen = {row: commands[row] for row in ROWS if row in arguments.only}
+        chosen["matrix product"] = [sys.executable, str(peers / "sgemm_row.py")]
+        rows = compete(chosen, arguments.rounds, arguments.threads, folder)
+
+    gemm = rows.pop("matrix product").median()
+    result = {
+        "benchmark": "training",
+        "text": text,
+        "unit": "useful characters a second, median of slices",
+        "rounds": arguments.rounds,
+        "threads": arguments.threads,
+        "machine": machine(),
+        "matrix_product_gflops": round(gemm / 1e9, 1),
+        "rows": {name: round(row.median()) for name, row in rows.items()},
+        "slices": {name: [round(rate) for rate in row.rates()] for name, row in rows.items()},
+    }
+    if "whence" in rows:
+        whence = rows["whence"]
+        if "textbook" in rows:
+            result["ratio"] = round(whence.median() / rows["textbook"].median(), 2)
+        result["share_of_matrix_product"] = round(whence.median("flops") / gemm, 3)
+        result["useful_share_of_positions"] = round(whence.median() / whence.median("positions"), 3)
+        result["flops_counted"] = "6 x matrix parameters a position + 12 x layers x width x T/2"
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(f"{text}; {arguments.rounds} rounds in turns, {arguments.threads} threads")
+    for name, row in rows.items():
+        print(f"{name:16} {row.median():10,.0f} useful characters/s   {ROWS[name]}")
+    print(f"{'matrix product':16} {gemm / 1e9:10.1f} GFLOP/s, float32, 2048 x 2048")
+    for key in ("ratio", "share_of_matrix_product", "useful_share_of_positions"):
+        if key in result:
+            print(f"{key:30} {result[key]}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "src"))
+    main()
