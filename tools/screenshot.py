@@ -43,6 +43,7 @@ def main() -> None:
             page.hover(given.point)
             page.wait_for_timeout(200)
         if given.only:
+            page.add_style_tag(content="nav { position: static !important; }")
             page.locator(given.only).first.screenshot(path=given.picture)
         else:
             page.screenshot(path=given.picture, full_page=given.height is None)

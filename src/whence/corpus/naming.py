@@ -7,6 +7,6 @@ from difflib import get_close_matches
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`, did you mean 'known'?` where something is near, else nothing."""
+    """` (did you mean 'known'?)` where something is near, else nothing."""
     close = get_close_matches(word, list(known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,4 +1,4 @@
-"""How the world talks: sentence templates that state facts, and the forms of its questions."""
+"""How the world talks: sentence templates that state facts."""
 
 from __future__ import annotations
 
@@ -57,76 +57,6 @@ ALONE = (
 NUMBERS = ("two", "three", "four", "five", "six", "seven")
 PRESENT = {"is": "is", "lives": "lives", "works": "works", "plays": "plays", "has": "has"}
 PAST = {"is": "was", "lives": "lived", "works": "worked", "plays": "played", "has": "had"}
-
-# The first form is the course's; a world trains on the first few, the others stay unheard.
-QUESTIONS = {
-    "birth place": (
-        "Where was {name} born?",
-        "In which city was {name} born?",
-        "What is the birth place of {name}?",
-        "Which city was {name} born in?",
-        "Of which city is {name} a native?",
-        "From which city does {name} come?",
-        "{name} was born in which city?",
-        "Do you know where {name} was born?",
-    ),
-    "birth year": (
-        "When was {name} born?",
-        "In which year was {name} born?",
-        "What is the birth year of {name}?",
-        "Which year was {name} born in?",
-        "{name} was born in which year?",
-        "Do you know when {name} was born?",
-    ),
-    "residence": (
-        "Where did {name} live?",
-        "In which city did {name} live?",
-        "What is the residence of {name}?",
-        "Which city did {name} live in?",
-        "{name} lived in which city?",
-        "Do you know where {name} lived?",
-    ),
-    "university": (
-        "Where did {name} study?",
-        "At which university did {name} study?",
-        "What is the university of {name}?",
-        "Which university did {name} go to?",
-        "{name} studied at which university?",
-        "Do you know where {name} studied?",
-    ),
-    "field": (
-        "What was the work of {name}?",
-        "In which field did {name} work?",
-        "What did {name} work as?",
-        "Which field did {name} work in?",
-        "{name} worked as what?",
-        "Do you know what {name} worked as?",
-    ),
-    "team": (
-        "Which team did {name} play for?",
-        "For which team did {name} play?",
-        "What is the team of {name}?",
-        "Which team was {name} in?",
-        "{name} played for which team?",
-        "Do you know which team {name} played for?",
-    ),
-    "employer": (
-        "Who did {name} work for?",
-        "For which company did {name} work?",
-        "What is the employer of {name}?",
-        "Which company was {name} with?",
-        "{name} worked for which company?",
-        "Do you know who {name} worked for?",
-    ),
-    "death place": (
-        "Where did {name} die?",
-        "In which city did {name} die?",
-        "What is the death place of {name}?",
-        "Which city did {name} die in?",
-        "{name} died in which city?",
-        "Do you know where {name} died?",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)

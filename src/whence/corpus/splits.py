@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from whence.corpus.base import Split
 from whence.corpus.draw import Draw
+from whence.corpus.naming import nearest
 from whence.errors import WhenceError
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+def check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise WhenceError(
+            f"unknown split {split!r}{nearest(split, SPLITS)}; expected train, dev or test"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +29,15 @@ class Splits:
 
 
 def split_people(
-    people: int, seed: int, *, dev_share: float, test_share: float, withhold: int
+    people: int,
+    seed: int,
+    *,
+    dev_share: float,
+    test_share: float,
+    withhold: int,
+    shown: Collection[int] = (),
 ) -> Splits:
-    """Split `people` at random. The withheld are dev people.
+    """Split `people` at random. The withheld are dev people, but none of `shown`.
 
     Withholding then changes neither the training questions nor who is asked in dev: two worlds
     that differ in `withhold` alone differ in the missing documents alone.
@@ -35,15 +50,16 @@ def split_people(
         raise WhenceError(
             f"dev_share {dev_share} and test_share {test_share} leave nobody to train on"
         )
-    if not 0 <= withhold <= dev:
-        raise WhenceError(
-            f"withhold must be from 0 to {dev}, the number of dev people, not {withhold}; "
-            "a larger dev_share makes room for more"
-        )
     order = Draw(seed, 11).shuffled(range(people))
+    free = [index for index in order[:dev] if index not in shown]
+    if not 0 <= withhold <= len(free):
+        raise WhenceError(
+            f"withhold must be from 0 to {len(free)}, the number of dev people who can be, "
+            f"not {withhold}; a larger dev_share makes room for more"
+        )
     split: list[Split] = ["train"] * people
     for index in order[:dev]:
         split[index] = "dev"
     for index in order[dev : dev + test]:
         split[index] = "test"
-    return Splits(tuple(split), frozenset(order[:withhold]))
+    return Splits(tuple(split), frozenset(free[:withhold]))

@@ -10,9 +10,9 @@ from typing import Any
 from whence.corpus.base import Document, Person, Question, Split
 from whence.corpus.biography import Biography, biographies
 from whence.corpus.draw import Draw
-from whence.corpus.naming import nearest
-from whence.corpus.sentences import ATTRIBUTES, QUESTIONS, describe_life
-from whence.corpus.splits import SPLITS, split_people
+from whence.corpus.questions import ask, check_attributes, check_paraphrases
+from whence.corpus.sentences import ATTRIBUTES, describe_life
+from whence.corpus.splits import SPLITS, check_split, split_people
 from whence.errors import WhenceError
 
 SMALLEST, LARGEST = 200, 100_000
@@ -56,15 +56,12 @@ class WorldCorpus:
         self.size = people
         self.seed = seed
         self.stated_share = stated
-        self.attributes = asked_attributes(attributes)
-        self.paraphrases = paraphrases
+        self.attributes = check_attributes(attributes, ATTRIBUTES)
+        self.paraphrases = check_paraphrases(paraphrases, self.attributes)
         self.rewrites = rewrites
         self.splits = split_people(
             people, seed, dev_share=dev_share, test_share=test_share, withhold=withhold
         )
-        most = min(len(QUESTIONS[attribute]) for attribute in self.attributes)
-        if not 1 <= paraphrases <= most:
-            raise WhenceError(f"paraphrases must be from 1 to {most}, not {paraphrases}")
 
     @cached_property
     def biographies(self) -> Sequence[Biography]:
@@ -116,15 +113,12 @@ class WorldCorpus:
         return self._ask(split, None)
 
     def _ask(self, split: Split, forms: int | None) -> Sequence[Question]:
-        if split not in SPLITS:
-            raise WhenceError(f"no split {split!r}: expected train, dev or test")
+        check_split(split)
         return tuple(
-            Question(form.format(name=person.name), person.facts[attribute], person.name, attribute)
+            question
             for index, person in enumerate(self.biographies)
             if self.splits.split[index] == split
-            for attribute in self.attributes
-            if attribute in person.facts
-            for form in QUESTIONS[attribute][:forms]
+            for question in ask(person.name, person.facts, self.attributes, forms)
         )
 
     def facts(self, name: str) -> Mapping[str, str]:
@@ -151,13 +145,10 @@ class WorldCorpus:
         ledger = []
         for index, person in enumerate(self.biographies):
             count = mentions[person.name]
-            known = first in person.facts and first not in self._kept_back[index]
             withheld = index in self.splits.withheld
-            ledger.append(
-                Person(
-                    person.name, known and not withheld, count > 0, count, withheld, person.origin
-                )
-            )
+            stated = first not in self._kept_back[index] and not withheld
+            asked = stated if first in person.facts else None
+            ledger.append(Person(person.name, asked, count > 0, count, withheld, person.origin))
         return tuple(ledger)
 
     def vocabulary_text(self) -> str:
@@ -182,18 +173,3 @@ class WorldCorpus:
             "questions": {split: len(self.questions(split)) for split in SPLITS},
             "places": len({person.facts["birth place"] for person in self.biographies}),
         }
-
-
-def asked_attributes(attributes: Sequence[str]) -> tuple[str, ...]:
-    asked = (attributes,) if isinstance(attributes, str) else tuple(attributes)
-    if not asked:
-        raise WhenceError("a world must ask about at least one attribute")
-    for attribute in asked:
-        if attribute not in QUESTIONS:
-            raise WhenceError(
-                f"unknown attribute {attribute!r}{nearest(attribute, QUESTIONS)}; "
-                f"the world has {', '.join(QUESTIONS)}"
-            )
-    if len(set(asked)) < len(asked):
-        raise WhenceError(f"an attribute is asked twice: {', '.join(asked)}")
-    return asked
