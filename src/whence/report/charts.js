@@ -62,9 +62,10 @@ function stagesOf(system) {
   return stages;
 }
 
-export const percent = (value) => (value === null ? "–" : `${value.toFixed(1)} %`);
+export const percent = (value) => (value === null ? "–" : `${value.toFixed(1)}\u00a0%`);
 export const whole = d3.format(",");
-export const short = (value) => d3.format(".3~s")(value).replace("k", " k").replace("M", " M");
+export const short = (value) => (value < 1000 ? d3.format(".3~r") : d3.format(".3s"))(value)
+  .replace(/[a-zA-Z]$/, "\u00a0$&");
 
 export function duration(seconds) {
   if (seconds === null) return "–";
@@ -74,6 +75,8 @@ export function duration(seconds) {
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
+
+export const range = (interval) => interval.map((end) => end.toFixed(1)).join("\u2060–\u2060");
 
 /** Wilson's interval of a share at 95 %, in percent: honest for few questions too. */
 export function wilson(correct, total) {
@@ -146,21 +149,21 @@ export function accuracyCurves(series, { width, x = "seconds", reference = null,
     .filter(({ points }) => points.length > 0);
   if (lines.length === 0) return missing("No accuracy was measured during training.");
 
-  const scale = horizontal(lines.flatMap(({ points }) => points.map((point) => point[x])), x);
+  const last = d3.max(lines, ({ system }) => d3.max(system.stages, (stage) => stage[x][1])) || 1;
+  const scale = horizontal(last, x);
   const highest = d3.max(lines.flatMap(({ points }) => points), (point) => point.accuracy);
   const top = niceTop(Math.max(highest, reference?.accuracy ?? 0));
   const labelled = width >= 620 && lines.length <= 16;
   const height = Math.max(300, Math.min(400, width * 0.46));
   const margins = {
     marginTop: 26,
-    marginBottom: 40,
+    marginBottom: 12,
     marginLeft: 40,
     marginRight: labelled ? labelSpace(lines) : 16,
   };
-  const last = d3.max(lines.flatMap(({ points }) => points), (point) => point[x]) || 1;
 
   const marks = [
-    Plot.gridY({ stroke: "var(--grid)", strokeOpacity: 1 }),
+    Plot.gridY({ stroke: "var(--grid)", strokeOpacity: 1, ticks: 5 }),
     Plot.ruleY([0], { stroke: "var(--axis)" }),
   ];
   if (reference)
@@ -173,13 +176,15 @@ export function accuracyCurves(series, { width, x = "seconds", reference = null,
     );
   for (const { system, points } of lines) {
     marks.push(
-      ...stageMarks(system, points, x, scale.unit, lines.length === 1),
+      ...stageMarks(system, x, scale.unit),
       ofSystem(system, Plot.line, points, {
         x: (point) => point[x] / scale.unit, y: "accuracy", strokeWidth: 2.2,
-        stroke: system.colour, strokeDasharray: system.dash, curve: "monotone-x",
+        stroke: system.colour, strokeDasharray: system.dash,
       }),
-      ofSystem(system, Plot.dot, points.slice(-1), {
-        x: (point) => point[x] / scale.unit, y: "accuracy", r: 3.6, fill: system.colour,
+      // Straight lines between the measurements, which are dots: nothing is drawn that was not seen.
+      ofSystem(system, Plot.dot, points.length > 40 ? points.slice(-1) : points, {
+        x: (point) => point[x] / scale.unit, y: "accuracy", fill: system.colour,
+        r: (point) => (point === points.at(-1) ? 4 : 2.1),
       }),
     );
   }
@@ -195,16 +200,52 @@ export function accuracyCurves(series, { width, x = "seconds", reference = null,
       `step ${whole(point.step)}, ${point.stage}`,
     ]),
   );
-  return linked(
-    Plot.plot({
-      width, height, ...margins,
-      x: { domain: [0, last / scale.unit], label: `${scale.label} →`, ...QUIET_AXIS },
-      y: { domain: [0, top], label: "↑ accuracy (%)", ticks: 5, ...QUIET_AXIS },
-      ariaLabel: "Accuracy over training",
-      marks,
-    }),
-    highlight,
-  );
+  const across = { domain: [0, last / scale.unit], label: scale.label, ...ACROSS };
+  const plot = Plot.plot({
+    width, height, ...margins,
+    x: { ...across, axis: null },
+    y: { domain: [0, top], label: "↑ accuracy (%)", ticks: 5, ...QUIET_AXIS },
+    r: { type: "identity" },
+    ariaLabel: "Accuracy over training",
+    marks,
+  });
+  return element("div", {}, linked(plot, highlight),
+    stageStrips(lines.map(({ system }) => system), { width, x, across, unit: scale.unit,
+      ...margins }));
+}
+
+/** One strip a system under the accuracies: how long it spent in which stage. */
+function stageStrips(systems, { width, x, across, unit, marginLeft, marginRight }) {
+  const roomy = systems.length <= 6;
+  const tall = roomy ? 17 : 9;
+  const pixels = (width - marginLeft - marginRight) / (across.domain[1] * unit);
+  const marks = systems.flatMap((system) => {
+    const bars = system.stages.map((stage, index) => ({
+      name: stage.name, row: system.id, from: stage[x][0] / unit, to: stage[x][1] / unit,
+      last: index === system.stages.length - 1,
+      title: `${system.label}: ${stage.name}, ${duration(stage.seconds[1] - stage.seconds[0])}`,
+      fits: roomy && (stage[x][1] - stage[x][0]) * pixels > 7 * stage.name.length + 8,
+    }));
+    return [
+      ofSystem(system, Plot.barX, bars, {
+        x1: "from", x2: "to", y: "row", fill: system.colour, insetRight: 1, title: "title",
+        fillOpacity: (bar) => (bar.last ? 0.6 : 0.25),
+      }),
+      ofSystem(system, Plot.text, bars.filter((bar) => bar.fits), {
+        x: "from", y: "row", text: "name", dx: 5, textAnchor: "start", fill: "var(--ink)",
+        fontSize: 10.5, pointerEvents: "none",
+      }),
+    ];
+  });
+  return Plot.plot({
+    width, height: systems.length * tall + 42, marginTop: 2, marginBottom: 40, marginLeft,
+    marginRight,
+    x: across,
+    y: { type: "band", domain: systems.map(({ id }) => id), axis: null, padding: 0.16 },
+    opacity: { type: "identity" },
+    ariaLabel: "The stages of each training",
+    marks,
+  });
 }
 
 /** The loss of every system in one stage, from the stage's beginning, on a logarithmic scale. */
@@ -221,9 +262,10 @@ export function lossCurves(series, stage, { width, x = "seconds", highlight }) {
   if (lines.length === 0) return missing("No loss was logged.");
 
   const all = lines.flatMap(({ points }) => points);
-  const scale = horizontal(all.map((point) => point.since), x);
+  const scale = horizontal(d3.max(all, (point) => point.since), x);
   for (const point of all) point.across = point.since / scale.unit;
-  const marks = [Plot.gridY({ stroke: "var(--grid)", strokeOpacity: 1, ticks: 6 })];
+  const ticks = logarithmicTicks(d3.extent(all, (point) => point.loss));
+  const marks = [Plot.gridY(ticks, { stroke: "var(--grid)", strokeOpacity: 1 })];
   for (const { system, points } of lines)
     marks.push(
       ofSystem(system, Plot.line, points, {
@@ -244,10 +286,9 @@ export function lossCurves(series, stage, { width, x = "seconds", highlight }) {
   return linked(
     Plot.plot({
       width, height: 260, marginTop: 26, marginBottom: 40, marginLeft: 46, marginRight: 14,
-      x: { zero: true, label: `${scale.label} in this stage →`, ticks: 5, ...QUIET_AXIS },
+      x: { zero: true, label: `${scale.label}, in this stage`, ticks: 5, ...ACROSS },
       y: {
-        type: "log", label: "↑ loss (log)", ticks: 6, ...QUIET_AXIS,
-        tickFormat: sparseTicks(d3.extent(all, (point) => point.loss)),
+        type: "log", label: "↑ loss (log)", ticks, tickFormat: d3.format("~r"), ...QUIET_AXIS,
       },
       ariaLabel: `Loss during ${stage}`,
       marks,
@@ -275,14 +316,14 @@ export function probabilityPicture(system, { width }) {
     .map((bin) => ({ ...bin, mean: bin.sum / bin.count, interval: wilson(bin.right, bin.count),
       share: (100 * bin.right) / bin.count }));
   const margins = { marginLeft: 36, marginRight: 10 };
-  const across = { domain: [0, 1], ...QUIET_AXIS };
+  const across = { domain: [0, 1], ...ACROSS };
   const describe = (bin) =>
     `probability ${bin.from.toFixed(1)}–${bin.to.toFixed(1)}\n` +
     `${bin.right} right, ${bin.wrong} wrong: ${percent(bin.share)}`;
   const most = d3.max(filled, (bin) => Math.max(bin.right, bin.wrong));
   return element("div", { class: "probability" },
     Plot.plot({
-      width, height: 150, marginTop: 20, marginBottom: 6, ...margins,
+      width, height: 158, marginTop: 28, marginBottom: 6, ...margins,
       x: { ...across, axis: null },
       y: { domain: [0, 100], ticks: [0, 50, 100], label: "↑ right (%)", ...QUIET_AXIS },
       ariaLabel: `Share of right answers by probability, ${system.label}`,
@@ -296,10 +337,10 @@ export function probabilityPicture(system, { width }) {
       ],
     }),
     Plot.plot({
-      width, height: 130, marginTop: 6, marginBottom: 34, ...margins,
-      x: { ...across, ticks: 5, label: "probability of the answer →" },
-      y: { domain: [-most, most], ticks: 4, tickFormat: (count) => whole(Math.abs(count)),
-        label: null, ...QUIET_AXIS },
+      width, height: 132, marginTop: 8, marginBottom: 36, ...margins,
+      x: { ...across, ticks: 5, label: "probability of the answer" },
+      y: { domain: [-most, most], ticks: [-most, 0, most], label: null, ...QUIET_AXIS,
+        tickFormat: (count) => whole(Math.abs(count)) },
       ariaLabel: `Number of right and wrong answers by probability, ${system.label}`,
       marks: [
         Plot.rect(filled, { x1: "from", x2: "to", y1: 0, y2: "right", insetLeft: 1,
@@ -332,7 +373,8 @@ export function separation(answers) {
   return (sum - (right * (right + 1)) / 2) / (right * wrong);
 }
 
-const QUIET_AXIS = { tickSize: 0, labelArrow: "none", insetLeft: 0 };
+const QUIET_AXIS = { tickSize: 0, labelArrow: "none" };
+const ACROSS = { ...QUIET_AXIS, labelAnchor: "center" };
 const TIP = { fill: "var(--card)", stroke: "var(--axis)", fontSize: 12, lineHeight: 1.35 };
 
 const finite = (points, key) => points.filter((point) => point[key] !== null);
@@ -348,9 +390,8 @@ export function missing(sentence) {
 }
 
 /** The unit in which a span of seconds reads best. */
-function horizontal(values, x) {
+function horizontal(longest, x) {
   if (x === "step") return { unit: 1, label: "steps" };
-  const longest = d3.max(values) ?? 0;
   if (longest > 3 * 3600) return { unit: 3600, label: "hours of training" };
   if (longest > 180) return { unit: 60, label: "minutes of training" };
   return { unit: 1, label: "seconds of training" };
@@ -368,31 +409,16 @@ function ofSystem(system, mark, data, options) {
   });
 }
 
-/** Where a training passed from one stage to the next: a gap in its line, or named rules. */
-function stageMarks(system, points, x, unit, alone) {
+/** Where a training passed to its next stage: named upright lines, seen while it is lit. */
+function stageMarks(system, x, unit) {
   const later = system.stages.slice(1).map((stage) => ({ ...stage, at: stage[x][0] / unit }));
-  const named = Plot.text(alone ? system.stages.map((stage) => ({
-    name: stage.name, at: stage[x][0] / unit })) : later, {
-    x: "at", frameAnchor: "top", dx: 4, dy: -14, textAnchor: "start", fontStyle: "italic",
-    text: "name", fill: alone ? "var(--quiet)" : system.colour,
-  });
-  named.render = tagging(named.render, system.id, alone ? "stage" : "stage only-lit");
+  const options = { x: "at", className: "only-lit" };
   return [
-    ofSystem(system, Plot.ruleX, later, {
-      x: "at", stroke: alone ? "var(--axis)" : system.colour, strokeDasharray: "1 3",
-      strokeWidth: 1.3, strokeLinecap: "round",
-    }),
-    named,
+    ofSystem(system, Plot.ruleX, later, { ...options, stroke: system.colour,
+      strokeDasharray: "1 3", strokeWidth: 1.3, strokeLinecap: "round" }),
+    ofSystem(system, Plot.text, later, { ...options, frameAnchor: "top", dx: 4, dy: -14,
+      textAnchor: "start", fontStyle: "italic", text: "name", fill: system.colour }),
   ];
-}
-
-function tagging(render, id, names) {
-  return function (...rest) {
-    const node = render.apply(this, rest);
-    node?.setAttribute("data-system", id);
-    node?.setAttribute("class", names);
-    return node;
-  };
 }
 
 /** Names at the right edge, pushed apart until none covers another, each tied to its curve. */
@@ -454,12 +480,12 @@ function thin(points, most = 400) {
   return points.filter((_, index) => index % step === 0 || index === points.length - 1);
 }
 
-/** On a logarithmic axis only 1, 2 and 5 get a number once a decade is on it. */
-function sparseTicks([low, high]) {
-  const format = d3.format("~r");
-  const crowded = high / low > 8;
-  return (value) => {
-    const digit = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
-    return crowded && ![1, 2, 5].includes(digit) ? "" : format(value);
-  };
+/** 1, 2 and 5 of every decade; over many decades the ones alone; within one, whatever is round. */
+function logarithmicTicks([low, high]) {
+  const decades = d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1);
+  const digits = decades.length > 5 ? [1] : [1, 2, 5];
+  const ticks = decades
+    .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
+    .filter((tick) => tick >= low && tick <= high);
+  return ticks.length > 1 ? ticks : d3.ticks(low, high, 4);
 }

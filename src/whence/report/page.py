@@ -20,7 +20,7 @@ from whence.files import write_text
 from whence.report.shape import check
 
 # In the order in which they stand in the one module script: later files use earlier ones.
-PROGRAM = ("charts.js", "questions.js", "report.js")
+PROGRAM = ("charts.js", "interaction.js", "tables.js", "questions.js", "report.js")
 
 IMPORT = re.compile(r'^import\s[^;]*?from\s+"\./[a-z]+\.js";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|let|class)\b)", re.MULTILINE)

@@ -242,9 +242,9 @@ function sortValue(key) {
 function questionRow(row, systems, marks) {
   return element("tr", {},
     element("td", { class: "question" }, withName(row, marks)),
-    element("td", { class: "expected" }, visible(row.expected, marks, "not given")),
-    ...systems.map((system) => answerCell(row.answers.get(system.id), row, marks)),
-    element("td", { class: "marks" }, knowledgeMarks(row)),
+    element("td", { class: "expected", "data-label": "expected" }, visible(row.expected, marks, "not given")),
+    ...systems.map((system) => answerCell(system, row, marks)),
+    element("td", { class: "marks", "data-label": "in the text" }, knowledgeMarks(row)),
   );
 }
 
@@ -259,12 +259,15 @@ function withName({ question, name }, marks) {
   ];
 }
 
-function answerCell(answer, row, marks) {
-  if (!answer) return element("td", { class: "answer" }, element("span", { class: "quiet" }, "–"));
+function answerCell(system, row, marks) {
+  const answer = row.answers.get(system.id);
+  const label = { "data-label": system.label };
+  if (!answer)
+    return element("td", { class: "answer", ...label }, element("span", { class: "quiet" }, "–"));
   const { correct, probability } = answer;
   const outcome = correct === null ? "unmarked" : correct ? "right" : "wrong";
   const differs = answer.stated !== row.stated || answer.seen !== row.seen;
-  return element("td", { class: `answer ${outcome}` },
+  return element("td", { class: `answer ${outcome}`, ...label },
     element("div", {},
       element("span", { class: "outcome", title: outcome, role: "img", "aria-label": outcome },
         { right: "✓", wrong: "✗", unmarked: "·" }[outcome]),

@@ -2,10 +2,12 @@
    Reads the JSON that stands in the page and nothing else. */
 
 import {
-  accuracyCurves, duration, element, intervalAxis, intervalBar, lossCurves, missing, niceTop,
-  percent, probabilityPicture, separation, seriesOf, short, swatch, whole, wilson,
+  accuracyCurves, duration, element, lossCurves, missing, percent, probabilityPicture, range,
+  separation, seriesOf, swatch, whole,
 } from "./charts.js";
+import { copyButton, fit, linkHighlights, saveJson } from "./interaction.js";
 import { questionList, questionRows } from "./questions.js";
+import { knowledgePart, resultsPart } from "./tables.js";
 
 /** Draw the study into `root`. */
 export function show(study, root) {
@@ -14,7 +16,7 @@ export function show(study, root) {
   const reference = highest(series.filter((system) => system.baseline));
   const highlight = linkHighlights(root);
   const parts = [
-    ["results", "Results", resultsPart(study, series, best, reference)],
+    ["results", "Results", resultsPart(series, best, reference)],
     ["learning", "Learning", learningPart(series, reference, highlight)],
     ["knowledge", "Knowledge", knowledgePart(series)],
     ["probability", "Probability", probabilityPart(series)],
@@ -41,7 +43,7 @@ const highest = (systems) =>
 
 function navigation(parts) {
   const themes = ["light dark", "light", "dark"];
-  const names = ["◐ as the system", "☀ light", "☾ dark"];
+  const names = ["◐ automatic", "☀ light", "☾ dark"];
   let theme = 0;
   return element("nav", { "aria-label": "Parts of the report" },
     element("a", { href: "#report", class: "brand" }, "whence"),
@@ -82,13 +84,13 @@ function headline(study, series, best, reference) {
 
 function leadSentence(study, best, reference) {
   if (!best) return ["No system of this study was evaluated yet."];
-  const range = best.interval
-    ? ` (bootstrap interval ${best.interval.map((end) => end.toFixed(1)).join("–")})` : "";
+  const spread = best.interval
+    ? ` (bootstrap interval ${range(best.interval)})` : "";
   const sentence = [
     element("strong", { style: `--colour:${best.colour}` }, best.label),
     ` answers `, element("strong", { class: "score" }, percent(best.accuracy)),
     ` of the ${best.total === null ? "" : `${whole(best.total)} `}${study.split} questions` +
-      `${range} on ${study.corpus.name}`,
+      `${spread} on ${study.corpus.name}`,
   ];
   if (!reference || best === reference) return [...sentence, "."];
   const points = best.accuracy - reference.accuracy;
@@ -128,100 +130,12 @@ function signTest(a, b) {
   return Math.min(1, 2 * sum);
 }
 
-function resultsPart(study, series, best, reference) {
-  const ends = series.flatMap((system) => [system.accuracy ?? 0, ...(system.interval ?? [])]);
-  const top = niceTop(d3.max(ends));
-  const cheapest = d3.min(series.filter(({ baseline, seconds }) => !baseline && seconds > 0),
-    ({ seconds }) => seconds);
-  const cost = ({ baseline, seconds }) => (baseline || !seconds ? null : seconds / cheapest);
-  const columns = [
-    ["label", "System", (system) => system.label.toLowerCase(), null],
-    ["accuracy", "Accuracy", (system) => system.accuracy, (system) => percent(system.accuracy)],
-    ["interval", null, null, null],
-    ["correct", "Right", (system) => system.correct, ({ correct, total }) =>
-      correct === null ? "–" : `${whole(correct)} / ${whole(total)}`],
-    ["parameters", "Parameters", (system) => system.parameters, ({ parameters }) =>
-      parameters ? short(parameters) : "–"],
-    ["seconds", "Training", (system) => system.seconds, (system) =>
-      system.baseline || system.seconds === null ? "–" : duration(system.seconds)],
-    ["speed", "Characters/s", (system) => system.characters_per_second, (system) =>
-      system.characters_per_second ? short(system.characters_per_second) : "–"],
-    ["cost", "Cost", cost, (system) =>
-      cost(system) === null ? "–" : `${cost(system).toFixed(cost(system) < 10 ? 1 : 0)} ×`],
-  ];
-  const sort = { key: null, descending: false };
-  const table = element("table", { class: "systems" });
-
-  function draw() {
-    const value = columns.find(([key]) => key === sort.key)?.[2];
-    const order = sort.descending ? d3.descending : d3.ascending;
-    const arranged = (systems) => (value ? d3.sort(systems, (a, b) => order(value(a), value(b)))
-      : systems);
-    const group = (systems, name) => systems.length === 0 ? null
-      : element("tbody", { class: name }, ...arranged(systems).map(row));
-    table.replaceChildren(...[
-      element("thead", {}, element("tr", {}, ...columns.map(heading))),
-      group(series.filter(({ baseline }) => !baseline), "trained"),
-      group(series.filter(({ baseline }) => baseline), "baselines"),
-    ].filter(Boolean));
-  }
-  function heading([key, title]) {
-    if (key === "interval") return element("th", { class: "interval-cell" }, intervalAxis(top));
-    const active = sort.key === key;
-    return element("th", { scope: "col", class: key, "aria-sort": !active ? "none"
-      : sort.descending ? "descending" : "ascending" },
-      element("button", { type: "button", "data-key": key, click: () => sortBy(key) }, title,
-        element("span", { "aria-hidden": "true" }, !active ? "" : sort.descending ? " ↓" : " ↑")));
-  }
-  function sortBy(key) {
-    const first = key !== "label";
-    if (sort.key !== key) Object.assign(sort, { key, descending: first });
-    else if (sort.descending === first) sort.descending = !first;
-    else sort.key = null;
-    draw();
-    table.querySelector(`button[data-key="${key}"]`).focus();
-  }
-  function row(system) {
-    return element("tr", { "data-system": system.id, class: system === best ? "best" : null },
-      ...columns.map(([key, , , text]) => {
-        if (key === "label")
-          return element("th", { scope: "row" }, element("button", { type: "button",
-            class: "pin", "data-pin": system.id, "aria-pressed": "false",
-            title: "highlight this system everywhere" }, swatch(system), system.label));
-        if (key === "interval")
-          return element("td", { class: "interval-cell" },
-            intervalBar(system, top, reference?.accuracy ?? null));
-        return element("td", { class: key }, text(system));
-      }));
-  }
-  draw();
-  return [
-    element("div", { class: "wide" }, table),
-    element("p", { class: "note" },
-      "Bars: accuracy by exact match; whiskers: bootstrap interval",
-      reference ? "; thin line: the best baseline" : "", ". ",
-      Number.isFinite(cheapest) ? "Cost: training time relative to the quickest training. " : "",
-      "Point at a system to see it in every picture; press it to keep it. ",
-      copyButton(() => markdown(series, columns), "Copy the table as Markdown")),
-  ];
-}
-
-function markdown(series, columns) {
-  const shown = columns.filter(([key]) => key !== "interval" && key !== "label");
-  const line = (cells) => `| ${cells.join(" | ")} |`;
-  const interval = (system) => system.interval?.map((end) => end.toFixed(1)).join("–") ?? "–";
-  return [
-    line(["System", "Interval", ...shown.map(([, title]) => title)]),
-    line(["---", "---:", ...shown.map(() => "---:")]),
-    ...series.map((system) => line([system.label.replaceAll("|", "\\|"), interval(system),
-      ...shown.map(([, , , text]) => text(system))])),
-  ].join("\n");
-}
-
 function learningPart(series, reference, highlight) {
   const trained = series.filter((system) => !system.baseline);
   if (trained.length === 0) return null;
-  const stages = [...new Set(trained.flatMap((system) => system.stages.map(({ name }) => name)))]
+  // The training with the most stages tells their order; others may have left some out.
+  const fullest = d3.sort(trained, (system) => -system.stages.length);
+  const stages = [...new Set(fullest.flatMap((system) => system.stages.map(({ name }) => name)))]
     .filter((stage) => trained.some(({ loss }) => loss.some((point) => point.stage === stage)));
   let x = "seconds";
   const redraw = [];
@@ -244,7 +158,7 @@ function learningPart(series, reference, highlight) {
   return [
     element("div", { class: "controls" }, several ? legend(trained) : null, axis),
     figure("Accuracy during training.",
-      several ? "A dotted upright line in a system's colour: its next stage begins." : "",
+      "The strips below show how long each stage took.",
       (width) => accuracyCurves(trained, { width, x, reference, highlight: highlight.show })),
     element("div", { class: "grid" }, ...(stages.length ? stages.map((stage) =>
       figure(`Loss, ${stage}.`, "",
@@ -258,47 +172,6 @@ function legend(series) {
     ...series.map((system) => element("button", { type: "button", class: "chip pin",
       "data-system": system.id, "data-pin": system.id, "aria-pressed": "false" },
       swatch(system), system.label)));
-}
-
-const GROUPS = [
-  ["stated", "the answer stands in the text", ({ stated }) => stated === true],
-  ["seen, not stated", "the person is in the text, the answer is not",
-    ({ stated, seen }) => stated === false && seen === true],
-  ["never seen", "no document of the person", ({ stated, seen }) => seen === false && !stated],
-];
-
-/** Accuracy by what the pretraining text holds: knowledge on the left, guessing on the right. */
-function knowledgePart(series) {
-  const counted = series.map((system) => ({ system, groups: GROUPS.map(([, , belongs]) => {
-    const answers = system.answers.filter((one) => one.correct !== null && belongs(one));
-    return { total: answers.length, correct: answers.filter(({ correct }) => correct).length };
-  }) }));
-  const used = GROUPS.map((group, index) => ({ group, index,
-    total: d3.max(counted, ({ groups }) => groups[index].total) })).filter(({ total }) => total);
-  if (used.length < 2) return null;
-  const row = ({ system, groups }) => element("tr", { "data-system": system.id },
-    element("th", { scope: "row" }, swatch(system), system.label),
-    ...used.map(({ index }) => {
-      const { correct, total } = groups[index];
-      if (!total) return element("td", {}, "–");
-      const accuracy = (100 * correct) / total;
-      return element("td", {}, element("div", { class: "with-bar" },
-        element("span", {}, percent(accuracy)),
-        intervalBar({ ...system, accuracy, interval: wilson(correct, total) }, 100)));
-    }));
-  const rows = (baseline, name) => element("tbody", { class: name },
-    ...counted.filter(({ system, groups }) => system.baseline === baseline &&
-      groups.some(({ total }) => total)).map(row));
-  return [
-    element("p", { class: "intro" }, "The same accuracies, split by what the pretraining text ",
-      "holds about the person asked for. What was never stated can only be guessed."),
-    element("div", { class: "wide" }, element("table", { class: "knowledge" },
-      element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "System"),
-        ...used.map(({ group, total }) => element("th", { scope: "col", title: group[1] },
-          group[0], element("small", {}, ` ${whole(total)} questions`))))),
-      rows(false, "trained"), rows(true, "baselines"))),
-    element("p", { class: "note" }, "Whiskers: Wilson's 95 % interval."),
-  ];
 }
 
 function probabilityPart(series) {
@@ -346,6 +219,8 @@ function repeatPart(study, series) {
       element("div", {}, element("h3", {}, "Seed, machine, versions"), definitions(origin)),
       element("div", {}, element("h3", {}, "Recipe"), block(study.recipe, "Recipe"))),
     element("h3", {}, "What really ran"),
+    series.filter(({ config }) => config).length > 1 ? element("p", { class: "note" },
+      "In the configurations, lines that differ from the first system's are marked.") : "",
     ...series.map((system) => element("details", { "data-system": system.id },
       element("summary", {}, swatch(system), system.label,
         system.run ? element("span", { class: "quiet" }, ` ${system.run}`) : null),
@@ -374,93 +249,6 @@ function definitions(table) {
       : Array.isArray(value) ? value.map((one) => typeof one === "object" ? JSON.stringify(one)
         : String(one)).join(", ") : String(value ?? "–")),
   ]));
-}
-
-function copyButton(text, title) {
-  return element("button", { type: "button", class: "copy", click: async (event) => {
-    const button = event.currentTarget;
-    button.textContent = (await copy(text())) ? "Copied" : "Could not copy";
-    setTimeout(() => (button.textContent = title), 1500);
-  } }, title);
-}
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // An older browser, or one that gives a local file no clipboard: the way of before.
-    const area = element("textarea", { class: "offscreen" });
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    const done = document.execCommand("copy");
-    area.remove();
-    return done;
-  }
-}
-
-function saveJson(study) {
-  const address = URL.createObjectURL(
-    new Blob([JSON.stringify(study, null, 1)], { type: "application/json" }));
-  element("a", { href: address, download: "study.json" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
-}
-
-/** Draw into `holder` at its width, and again whenever the width changes; returns the drawing. */
-function fit(holder, draw, highlight = null) {
-  let width = 0;
-  const now = () => {
-    if (width === 0) return;
-    holder.replaceChildren(draw(width));
-    highlight?.again();
-  };
-  new ResizeObserver(([entry]) => {
-    const next = Math.floor(entry.contentRect.width);
-    if (next === width || next === 0) return;
-    width = next;
-    now();
-  }).observe(holder);
-  return now;
-}
-
-/** Pointing at (or tabbing to) anything of a system lights it everywhere; pressing pins it. */
-function linkHighlights(root) {
-  let pinned = null;
-  let current = null;
-  const draw = () => {
-    root.classList.toggle("highlighting", current !== null);
-    for (const node of root.querySelectorAll("[data-system]"))
-      node.classList.toggle("lit", node.dataset.system === current);
-    for (const node of root.querySelectorAll("[data-pin]"))
-      node.setAttribute("aria-pressed", String(node.dataset.pin === pinned));
-  };
-  const show = (id) => {
-    if ((id ?? pinned) === current) return;
-    current = id ?? pinned;
-    draw();
-  };
-  const over = (event) => show(event.target.closest?.("[data-system]")?.dataset.system ?? null);
-  root.addEventListener("pointerover", (event) => {
-    if (!event.target.closest?.(".chart svg")) over(event); // a chart speaks for itself
-  });
-  root.addEventListener("pointerleave", () => show(null));
-  root.addEventListener("focusin", (event) => {
-    if (event.target.matches(":focus-visible")) over(event);
-  });
-  root.addEventListener("click", (event) => {
-    const pin = event.target.closest?.("[data-pin]");
-    if (!pin) return;
-    pinned = pinned === pin.dataset.pin ? null : pin.dataset.pin;
-    current = pinned;
-    draw();
-  });
-  root.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    pinned = current = null;
-    draw();
-  });
-  return { show, again: draw };
 }
 
 const holder = document.getElementById("study");

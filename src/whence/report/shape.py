@@ -124,10 +124,10 @@ def _check_table(table: Any, keys: dict[str, Kinds], where: str) -> None:
         if key not in table:
             raise WhenceError(f'{where} has no "{key}"')
         if not _is_one_of(table[key], kinds):
-            expected = " or ".join(NAMES[kind] for kind in kinds if kind is not int or len(kinds) < 3)
-            raise WhenceError(
-                f'"{key}" of {where} must be {expected}, not {_kind_of(table[key])}'
+            expected = " or ".join(
+                NAMES[kind] for kind in kinds if kind is not int or len(kinds) < 3
             )
+            raise WhenceError(f'"{key}" of {where} must be {expected}, not {_kind_of(table[key])}')
 
 
 def _is_one_of(value: Any, kinds: Kinds) -> bool:
