@@ -13,7 +13,7 @@ __all__ = ["__version__", "load"]
 
 
 def load(run: str) -> Answerer:
-    """Open a finished or running run directory: an object with `.ask(names)`, `.model`, `.vocab`."""
+    """Open a run directory: an object with `.ask(names)`, `.model`, `.vocab`."""
     from whence.answer import Answerer
 
     return Answerer.open(run)

@@ -1,0 +1,142 @@
+"""Greedy answers to hundreds of questions at once, with a cache.
+
+Prompts of one length are read together, their states laid side by side, and then all rows take
+one character a step, each at its own position. Rows that are done leave the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from whence.errors import WhenceError
+from whence.model import GPT, State
+from whence.vocab import MASK, Vocab
+
+LONGEST_ANSWER = 32  # characters, as in the course
+TOGETHER = 1024  # questions decoded side by side; bounds the memory of the caches
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says and how sure it is of every character of it, closing mask included."""
+
+    question: str
+    text: str
+    log_probability: float
+    closed: bool  # the model ended the answer itself
+
+    @property
+    def probability(self) -> float:
+        return float(torch.tensor(self.log_probability).exp())
+
+
+def read_prompt(question: str, vocab: Vocab, context: int) -> list[int]:
+    """`question⁇`, refused where the model could not have learned to answer it."""
+    if "?" not in question:
+        raise WhenceError(
+            f"{question!r} has no question mark; expected e.g. 'Where was NAME born?'"
+        )
+    prompt = [*vocab.encode(question), MASK]
+    if len(prompt) > context:
+        raise WhenceError(
+            f"{question!r} has {len(question)} characters; the model sees {context - 1}"
+        )
+    return prompt
+
+
+@torch.inference_mode()
+def answer_questions(
+    model: GPT, vocab: Vocab, questions: Sequence[str], longest: int = LONGEST_ANSWER
+) -> list[Answer]:
+    """One greedy answer a question, in the order of the questions."""
+    training = model.training
+    model.eval()
+    try:
+        prompts = [read_prompt(question, vocab, model.context) for question in questions]
+        order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+        answers: dict[int, Answer] = {}
+        for first in range(0, len(order), TOGETHER):
+            rows = order[first : first + TOGETHER]
+            decoded = _decode(model, [prompts[row] for row in rows], longest)
+            for row, (ids, score, closed) in zip(rows, decoded, strict=True):
+                answers[row] = Answer(questions[row], vocab.decode(ids), score, closed)
+        return [answers[number] for number in range(len(prompts))]
+    finally:
+        model.train(training)
+
+
+def _decode(
+    model: GPT, prompts: list[list[int]], longest: int
+) -> list[tuple[list[int], float, bool]]:
+    """Prompts sorted by length -> ids before the closing mask, log probability, closed."""
+    logits, states = _read(model, prompts)
+    positions = torch.tensor([len(prompt) for prompt in prompts])
+    rows = torch.arange(len(prompts))  # which prompt each row of the batch belongs to
+    ids: list[list[int]] = [[] for _ in prompts]
+    scores = torch.zeros(len(prompts), dtype=torch.float64)
+    closed = [False] * len(prompts)
+    for _ in range(longest):
+        chances = logits.double().log_softmax(-1)
+        best, tokens = chances.max(-1)
+        scores[rows] += best
+        done = tokens == MASK
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+            if token == MASK:
+                closed[row] = True
+            else:
+                ids[row].append(token)
+        keep = ~done & (positions < model.context)
+        if not keep.any():
+            break
+        if not keep.all():
+            rows, tokens, positions = rows[keep], tokens[keep], positions[keep]
+            states = [{name: t[keep] for name, t in state.items()} for state in states]
+        logits, states = model.step(tokens, states, positions)
+        positions = positions + 1
+    return list(zip(ids, scores.tolist(), closed, strict=True))
+
+
+def _read(model: GPT, prompts: list[list[int]]) -> tuple[Tensor, State]:
+    """Prefill runs of equally long prompts and lay their states side by side."""
+    logits: list[Tensor] = []
+    parts: list[State] = []
+    first = 0
+    while first < len(prompts):
+        last = first
+        while last < len(prompts) and len(prompts[last]) == len(prompts[first]):
+            last += 1
+        after, states = model.prefill(torch.tensor(prompts[first:last]))
+        logits.append(after)
+        parts.append(states)
+        first = last
+    joined: State = [
+        {name: torch.cat([part[layer][name] for part in parts]) for name in parts[0][layer]}
+        for layer in range(len(parts[0]))
+    ]
+    return torch.cat(logits), joined
+
+
+class Answerer:
+    """A trained model ready to be asked: `.ask(names)`, `.model`, `.vocab`."""
+
+    def __init__(self, model: GPT, vocab: Vocab) -> None:
+        self.model = model
+        self.vocab = vocab
+
+    @classmethod
+    def open(cls, path: Path | str) -> Answerer:
+        from whence.run import Run
+
+        run = Run.open(path)
+        return cls(run.model(), run.vocab())
+
+    def ask(self, names: str | Sequence[str]) -> list[Answer]:
+        """Names become `Where was NAME born?`; what ends in a question mark is asked as it is."""
+        listed = [names] if isinstance(names, str) else list(names)
+        questions = [n if n.rstrip().endswith("?") else f"Where was {n} born?" for n in listed]
+        return answer_questions(self.model, self.vocab, questions)

@@ -1,0 +1,176 @@
+"""Length buckets in a reproducible, resumable order.
+
+Which example comes n-th is a pure function of seed, stage and n. Examples are drawn in windows of
+some thousand, sorted by length and cut into batches of about equally many positions, and the
+batches are shuffled. Little is spent on padding, only a few shapes occur (a compiler likes that),
+and the place in the stream is two numbers: the window and the batch within it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whence.corpus.base import Corpus, Document, Question
+from whence.errors import WhenceError
+from whence.objective import Draw, Objective, make_objectives
+from whence.vocab import PAD, Vocab
+
+WINDOW = 4096  # examples drawn and sorted together
+BUCKETS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)  # lengths that batches are padded to
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's examples; `examples` counts the rows that are not padding."""
+
+    inputs: Tensor  # (B, T)
+    targets: Tensor  # (B, T)
+    examples: int
+    characters: int  # inputs that are not padding
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a stream has been read."""
+
+    window: int = 0
+    batch: int = 0
+
+
+def seeded(*parts: object) -> random.Random:
+    """A generator that depends on all the parts and on nothing else, on every machine."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
+
+class Batches:
+    """An endless stream of batches for one stage."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        vocab: Vocab,
+        mixture: Mapping[str, float],
+        *,
+        block: int,
+        positions: int,
+        seed: int,
+        stage: str,
+    ) -> None:
+        self.vocab = vocab
+        self.positions = max(positions, block)
+        self.seed = seed
+        self.stage = stage
+        self.objectives = make_objectives(list(mixture), block)
+        total = sum(mixture.values())
+        self.shares = {name: share / total for name, share in mixture.items()}
+        self.items: dict[str, Sequence[Document | Question]] = {
+            name: _items(corpus, name) for name in mixture
+        }
+        _refuse_unknown_characters(self.items, vocab)
+        longest = max(len(_text(item)) for items in self.items.values() for item in items)
+        self.buckets = [b for b in BUCKETS if b < block - 1] + [block - 1]
+        if block - 1 not in BUCKETS and longest < block - 1:
+            # The last bucket only has to hold what can occur.
+            self.buckets[-1] = min(self.buckets[-1], max(longest + 3, 8))
+        self.window_size = WINDOW
+
+    @property
+    def main(self) -> str:
+        """The largest part of the mixture, by which epochs are counted."""
+        return max(self.shares, key=lambda name: self.shares[name])
+
+    def epochs(self, examples: float) -> float:
+        """How many passes over the main part so many examples make."""
+        return examples * self.shares[self.main] / len(self.items[self.main])
+
+    def read(self, place: Place) -> Iterator[tuple[Batch, Place]]:
+        """Batches from `place` on, each with the place that follows it."""
+        window, skip = place.window, place.batch
+        while True:
+            batches = self.window(window)
+            for number in range(skip, len(batches)):
+                following = Place(window, number + 1)
+                yield self.collate(batches[number]), following
+            window, skip = window + 1, 0
+
+    def window(self, number: int) -> list[list[Draw]]:
+        """The batches of one window, in their shuffled order."""
+        draws: list[Draw] = []
+        for name, objective in self.objectives.items():
+            draws += self._draw(name, objective, number)
+        draws.sort(key=lambda draw: len(draw[0]), reverse=True)
+        batches = []
+        while draws:
+            length = self.bucket(len(draws[0][0]))
+            rows = max(1, self.positions // length)
+            batches.append(draws[:rows])
+            draws = draws[rows:]
+        seeded(self.seed, self.stage, "order", number).shuffle(batches)
+        return batches
+
+    def _draw(self, name: str, objective: Objective, window: int) -> list[Draw]:
+        # By cumulative shares, so that the n-th example of a part is known without the others.
+        share = self.shares[name] * self.window_size
+        first, last = int(share * window), int(share * (window + 1))
+        items = self.items[name]
+        generator = seeded(self.seed, self.stage, name, window)
+        orders: dict[int, list[int]] = {}
+        draws = []
+        for count in range(first, last):
+            epoch, offset = divmod(count, len(items))
+            if epoch not in orders:
+                orders[epoch] = list(range(len(items)))
+                seeded(self.seed, self.stage, name, "epoch", epoch).shuffle(orders[epoch])
+            draws.append(objective.draw(items[orders[epoch][offset]], self.vocab, generator))
+        return draws
+
+    def bucket(self, length: int) -> int:
+        return next(bucket for bucket in self.buckets if length <= bucket)
+
+    def collate(self, draws: list[Draw]) -> Batch:
+        """Pad rows to the bucket and the batch to its full number of rows, so shapes repeat."""
+        length = self.bucket(max(len(inputs) for inputs, _ in draws))
+        rows = max(1, self.positions // length)
+        blank = [PAD] * length
+        inputs = [row + blank[len(row) :] for row, _ in draws]
+        targets = [row + blank[len(row) :] for _, row in draws]
+        empty = [blank] * (rows - len(draws))
+        return Batch(
+            torch.tensor(inputs + empty),
+            torch.tensor(targets + empty),
+            len(draws),
+            sum(len(row) for row, _ in draws),
+        )
+
+
+def _items(corpus: Corpus, objective: str) -> Sequence[Document | Question]:
+    items: Sequence[Document | Question]
+    items = corpus.questions("train") if objective == "questions" else corpus.documents()
+    if not items:
+        raise WhenceError(f"{corpus.name} has nothing to train {objective!r} on")
+    return items
+
+
+def _text(item: Document | Question) -> str:
+    return item.text + (item.answer or "") if isinstance(item, Question) else item.text
+
+
+def _refuse_unknown_characters(
+    items: Mapping[str, Sequence[Document | Question]], vocab: Vocab
+) -> None:
+    """Before the first step, not in the middle of the night."""
+    for name, entries in items.items():
+        unknown = vocab.unknown("".join(_text(entry) for entry in entries))
+        if unknown:
+            guilty = next(e for e in entries if set(unknown) & set(_text(e)))
+            raise WhenceError(
+                f"{name}: {len(unknown)} characters are not in the vocabulary, "
+                f"the first is {unknown[0]!r} in {_text(guilty)[:60]!r}"
+            )

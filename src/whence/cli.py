@@ -1,0 +1,214 @@
+"""The `whence` command. Torch is imported inside the commands, so that --help is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from whence import __version__
+from whence.errors import WhenceError
+
+CORPUS_HELP = "Corpus instead of the recipe's: world, lahman or course:FOLDER."
+
+
+class Commands(click.Group):
+    """Every known error is one sentence on stderr and exit code 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except WhenceError as error:
+            click.echo(f"whence: {error}", err=True)
+            context.exit(2)
+        except OSError as error:
+            click.echo(f"whence: {error.filename or 'disk'}: {error.strerror or error}", err=True)
+            context.exit(2)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="whence")
+def main() -> None:
+    """Train small transformers whose knowledge you control, and find out what they know."""
+
+
+@main.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory [runs/RECIPE].")
+@click.option("--corpus", help=CORPUS_HELP)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe.")
+def train(recipe: Path, out: Path | None, corpus: str | None, changes: tuple[str, ...]) -> None:
+    """Train one system: pretrain, finetune, evaluate; one run directory."""
+    from whence.config import load_recipe
+    from whence.pipeline import begin
+
+    config = load_recipe(recipe, _with_corpus(changes, corpus))
+    path = out or _unused(Path("runs") / recipe.stem)
+    _finish(begin(config, path))
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def resume(run: Path) -> None:
+    """Go on after any interruption."""
+    from whence.run import Run
+
+    _finish(Run.open(run))
+
+
+def _finish(run: Any) -> None:
+    """Train to the end and print the score; a signal saves and says how to go on."""
+    from whence.pipeline import carry_out
+    from whence.train import Interrupted
+
+    try:
+        result = carry_out(run)
+    except Interrupted as interruption:
+        click.echo(f"{interruption}; go on with: whence resume {run.path}", err=True)
+        sys.exit(130)
+    low, high = result["interval"]
+    click.echo(
+        f"{run.path}: {result['correct']} of {result['total']} {result['split']} questions right, "
+        f"{result['accuracy']:.1f} % (95 % interval {low:.1f} - {high:.1f}), "
+        f"{result['seconds']:.0f} s of training"
+    )
+
+
+@main.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Study folder [studies/RECIPE].")
+@click.option("--corpus", help=CORPUS_HELP)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print the study as JSON instead of a table.")
+def study(
+    recipe: Path, out: Path | None, corpus: str | None, changes: tuple[str, ...], as_json: bool
+) -> None:
+    """A table of systems: baselines, without and with pretraining, one row a mechanism."""
+    from whence.config import load_recipe
+    from whence.report import write_report
+    from whence.study import command_line, run_study, table
+    from whence.train import Interrupted
+
+    config = load_recipe(recipe, _with_corpus(changes, corpus))
+    folder = out or Path("studies") / recipe.stem
+    if out is None and (folder / "study.json").exists():
+        folder = _unused(folder)
+    try:
+        result = run_study(config, folder, command_line())
+    except Interrupted as interruption:
+        again = f"{command_line()} --out {folder}" if out is None else command_line()
+        click.echo(f"{interruption}; go on with: {again}", err=True)
+        sys.exit(130)
+    report = write_report(result, folder / "report.html")
+    click.echo(json.dumps(result, ensure_ascii=False) if as_json else table(result))
+    click.echo(f"\nreport: {report.resolve()}", err=as_json)
+
+
+@main.command("ls")
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+def list_runs(folder: Path) -> None:
+    """List runs with their state, score and cost."""
+    from whence.listing import list_folder
+
+    for line in list_folder(folder):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(["train", "dev", "test"]), default="dev")
+@click.option("--corpus", help=CORPUS_HELP)
+@click.option("--predictions", type=click.Path(path_type=Path), help="Write one answer a line.")
+@click.option(
+    "--answers", type=click.Path(path_type=Path), help="Write JSON lines, one a question."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the score as JSON.")
+def evaluate(
+    run: Path,
+    split: str,
+    corpus: str | None,
+    predictions: Path | None,
+    answers: Path | None,
+    as_json: bool,
+) -> None:
+    """Score a split, or write predictions where it has no answers."""
+    from whence.pipeline import evaluate_run
+
+    result = evaluate_run(run, split, corpus, predictions, answers)
+    if as_json:
+        click.echo(json.dumps(result))
+    elif result["accuracy"] is None:
+        click.echo(f"{result['total']} predictions written; no answers, so no score")
+    else:
+        low, high = result["interval"]
+        click.echo(
+            f"{result['correct']} of {result['total']} right: {result['accuracy']:.1f} % "
+            f"(95 % interval {low:.1f} - {high:.1f})"
+        )
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("asked", nargs=-1, required=True, metavar="'NAME or question' ...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+def ask(run: Path, asked: tuple[str, ...], as_json: bool) -> None:
+    """Ask a trained model about people: the answer and its probability."""
+    from whence.answer import Answerer
+
+    for answer in Answerer.open(run).ask(asked):
+        if as_json:
+            record = {"question": answer.question, "answer": answer.text}
+            click.echo(json.dumps({**record, "probability": answer.probability}))
+        else:
+            click.echo(f"{answer.question}\t{answer.text}\t{answer.probability:.3f}")
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="HTML file [PATH/report.html].")
+def report(path: Path, out: Path | None) -> None:
+    """One self-contained HTML file from a study's or a run's files."""
+    from whence.report import from_path, write_report
+
+    if (path / "config.toml").is_file():
+        from whence.study import study_of_run
+
+        content = study_of_run(path)
+    else:
+        content = from_path(path)
+    folder = path if path.is_dir() else path.parent
+    click.echo(write_report(content, out or folder / "report.html"))
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
+def export(run: Path, folder: Path) -> None:
+    """Write safetensors, configuration and vocabulary for other tools."""
+    from whence.run import Run
+
+    opened = Run.open(run)
+    model, vocab = opened.model(), opened.vocab()
+    model.save_pretrained(folder)
+    vocab.save(folder / "vocab.json")
+    click.echo(f"{folder}: model.safetensors, config.json, vocab.json")
+
+
+def _with_corpus(changes: tuple[str, ...], corpus: str | None) -> list[str]:
+    return [*changes, *([f"corpus.name={json.dumps(corpus)}"] if corpus else [])]
+
+
+def _unused(path: Path) -> Path:
+    """runs/quick, runs/quick-2, ...: a default name never runs into an older run."""
+    number, candidate = 1, path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Frozen dataclasses <-> TOML: a recipe. What is misspelt or of a wrong type is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tomli_w
+
+from whence.errors import WhenceError
+
+Positions = Literal["auto", "learned", "rope", "none"]
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Which text and questions; the numbers belong to the synthetic world."""
+
+    name: str = "world"  # world, lahman or course:FOLDER
+    people: int | None = None  # how many people the world has
+    seed: int | None = None  # which world
+    withhold: int | None = None  # people asked about whose documents are removed
+    stated: float | None = None  # share of people whose document states the place
+    attributes: tuple[str, ...] | None = None  # what is asked about each person
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One GPT; the defaults are the course's (3,323,392 parameters with its text)."""
+
+    layers: int = 4
+    heads: int = 8
+    width: int = 256
+    context: int = 128  # positions the model can see
+    attention: str = "softmax"  # a name in whence.attention.MECHANISMS
+    options: dict[str, Any] = field(default_factory=dict)  # of that mechanism
+    positions: Positions = "auto"  # auto: rope for attention = "rope", learned elsewhere
+    norm: Literal["layer", "rms"] = "layer"
+    activation: Literal["gelu", "relu2"] = "gelu"
+    dropout: float = 0.1
+    bias: bool = True
+    qk_norm: bool = False  # normalise queries and keys before they meet
+    start: Literal["normal", "zero"] = "normal"  # zero: every block starts as the identity
+    bottleneck: int = (
+        0  # > 0: the course's perceiver: first block down to this many latents, last up
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads", "width", "context"):
+            if getattr(self, name) < 1:
+                raise WhenceError(f"model.{name} must be at least 1, not {getattr(self, name)}")
+        if self.width % self.heads:
+            raise WhenceError(
+                f"model.width = {self.width} is not a multiple of model.heads = {self.heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise WhenceError(f"model.dropout must lie in [0, 1), not {self.dropout}")
+        if self.attention == "rope" and self.positions not in ("auto", "rope"):
+            raise WhenceError(
+                f'model.attention = "rope" rotates positions; '
+                f'model.positions = "{self.positions}" contradicts it'
+            )
+        if self.bottleneck < 0 or self.bottleneck > self.context:
+            raise WhenceError(f"model.bottleneck must lie in 0..{self.context}")
+        if self.bottleneck and self.layers < 2:
+            raise WhenceError("model.bottleneck needs at least two layers: one down, one up")
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One stretch of training: what it trains on, for how long, and how."""
+
+    name: str = "pretrain"
+    mixture: dict[str, float] = field(default_factory=lambda: {"spans": 1.0})  # objective -> share
+    epochs: float = 0.0  # passes over the largest part of the mixture; 0: not bounded by this
+    steps: int = 0  # optimiser steps; 0: not bounded by this
+    share: float = 1.0  # its part of train.seconds and train.steps, relative to the other stages
+    batch: int = 8192  # positions in a step, padding included
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    rate: float = 6e-3  # learning rate of AdamW
+    muon_rate: float = 0.02  # learning rate of Muon, for the matrices inside the blocks
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    clip: float = 1.0  # largest norm of the gradient; 0: no limit
+    schedule: Literal["constant", "linear", "cosine", "cosine-rebound"] = "cosine"
+    unit: Literal["steps", "tokens", "seconds", "epochs"] = "steps"  # of warmup and decay
+    warmup: float = 0.0
+    decay: float = 0.0  # how long the rate falls; 0: to the end of the stage
+    floor: float = 0.1  # share of the rate that is left at the end
+
+    def __post_init__(self) -> None:
+        if not self.mixture or any(not share > 0 for share in self.mixture.values()):
+            raise WhenceError(f"stage {self.name!r}: mixture needs shares above zero")
+        for name in ("epochs", "steps", "warmup", "decay", "clip", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise WhenceError(f"stage {self.name!r}: {name} must not be negative")
+        if self.batch < 1 or self.share <= 0:
+            raise WhenceError(f"stage {self.name!r}: batch and share must be above zero")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Bounds on the whole training and how it is watched."""
+
+    seconds: float = 0.0  # shared out between the stages; 0: the stages' own bounds
+    steps: int = 0  # the same in optimiser steps
+    evaluations: int = 8  # how many times the dev questions are asked on the way
+    save_seconds: float = 30.0  # how often a checkpoint is written
+    compile: Literal["auto", "off"] = "auto"  # auto: torch.compile where it works and pays
+    threads: int = 0  # 0: as many as the machine has cores
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "steps", "evaluations", "save_seconds", "threads"):
+            if getattr(self, name) < 0:
+                raise WhenceError(f"train.{name} must not be negative")
+
+
+@dataclass(frozen=True)
+class SystemConfig:
+    """One row of a study: a name and what it changes in the recipe."""
+
+    name: str
+    label: str = ""
+    set: dict[str, Any] = field(default_factory=dict)  # dotted key -> value
+    skip: tuple[str, ...] = ()  # stages that it leaves out
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """The rows of a study; empty for a recipe that trains one system."""
+
+    title: str = ""
+    baselines: tuple[str, ...] = ("London", "most common place", "similar name")
+    systems: tuple[SystemConfig, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """A recipe: everything that decides a result."""
+
+    seed: int = 0
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    stages: tuple[StageConfig, ...] = (StageConfig(),)
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise WhenceError("a recipe needs at least one [[stages]]")
+        bounded = self.train.seconds or self.train.steps
+        for stage in self.stages:
+            if not (bounded or stage.steps or stage.epochs):
+                raise WhenceError(
+                    f"stage {stage.name!r} has no end: set its epochs or steps, "
+                    "train.seconds or train.steps"
+                )
+
+
+T = TypeVar("T")
+
+
+def load_recipe(path: Path, changes: Sequence[str] = ()) -> Config:
+    """Read a TOML recipe and apply `key=value` changes to it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WhenceError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise WhenceError(f"{path}: not UTF-8: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise WhenceError(f"{path}: {error}") from error
+    for change in changes:
+        key, separator, text = change.partition("=")
+        if not separator or not key.strip():
+            raise WhenceError(f"--set wants key=value, not {change!r}")
+        set_value(table, key.strip(), parse_value(text.strip()))
+    try:
+        return from_table(table)
+    except WhenceError as error:
+        raise WhenceError(f"{path}: {error}") from error
+
+
+def from_table(table: Mapping[str, Any]) -> Config:
+    return _build(Config, table, "")
+
+
+def to_table(config: Any) -> dict[str, Any]:
+    """Only what differs from the defaults in optional fields; TOML has no null."""
+    result: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if value is not None:
+            result[item.name] = _plain(value)
+    return result
+
+
+def to_toml(config: Config) -> str:
+    return tomli_w.dumps(to_table(config))
+
+
+def change(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A copy of the recipe with dotted keys replaced, checked like a file."""
+    table = to_table(config)
+    for key, value in changes.items():
+        set_value(table, key, value)
+    return from_table(table)
+
+
+def set_value(table: dict[str, Any], key: str, value: Any) -> None:
+    """`stages.0.rate` and `stages.pretrain.rate` both name a field of the first stage."""
+    *path, last = key.split(".")
+    place: Any = table
+    for name in path:
+        if isinstance(place, list):
+            place = _element(place, name, key)
+        else:
+            place = place.setdefault(name, {})
+        if not isinstance(place, dict | list):
+            raise WhenceError(f"{key}: {name} is a value, not a table")
+    if isinstance(place, list):
+        raise WhenceError(f"{key}: names a whole list entry; add the field to set")
+    place[last] = value
+
+
+def _element(entries: list[Any], name: str, key: str) -> Any:
+    if name.isdigit() and int(name) < len(entries):
+        return entries[int(name)]
+    for entry in entries:
+        if isinstance(entry, dict) and entry.get("name") == name:
+            return entry
+    known = [entry.get("name", str(i)) for i, entry in enumerate(entries)]
+    raise WhenceError(f"{key}: no entry {name!r}{_nearest(name, known)}")
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; bare words are taken as text, so `--set model.attention=rope` works."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(kind: type[T], table: Any, where: str) -> T:
+    if not isinstance(table, Mapping):
+        raise WhenceError(f"{where or 'a recipe'}: expected a table, found {_show(table)}")
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        path = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise WhenceError(f"unknown key {path!r}{_nearest(key, list(hints))}")
+        values[key] = _convert(hints[key], value, path)
+    for item in fields(kind):  # type: ignore[arg-type]
+        needed = item.default is dataclasses.MISSING and (
+            item.default_factory is dataclasses.MISSING
+        )
+        if needed and item.name not in values:
+            raise WhenceError(f"{where}: {item.name!r} is missing")
+    return kind(**values)
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType or origin is typing.Union:
+        return _convert(next(a for a in typing.get_args(hint) if a is not type(None)), value, path)
+    if origin is Literal:
+        allowed = typing.get_args(hint)
+        if value not in allowed or isinstance(value, bool):
+            listed = ", ".join(map(str, allowed))
+            raise WhenceError(f"{path} must be one of {listed}; found {_show(value)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise WhenceError(f"{path} must be a list, not {_show(value)}")
+        inner = typing.get_args(hint)[0]
+        return tuple(_convert(inner, entry, f"{path}.{i}") for i, entry in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise WhenceError(f"{path} must be a table, not {_show(value)}")
+        inner = typing.get_args(hint)[1]
+        return {key: _convert(inner, entry, f"{path}.{key}") for key, entry in value.items()}
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, path)  # type: ignore[arg-type]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise WhenceError(f"{path} must be {_name(hint)}, not {_show(value)}")
+    if isinstance(value, float) and value != value:
+        raise WhenceError(f"{path} must be a number, not nan")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_table(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f": did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _name(hint: Any) -> str:
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[hint]
+
+
+def _show(value: Any) -> str:
+    return "a table" if isinstance(value, Mapping) else repr(value)

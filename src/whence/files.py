@@ -1,0 +1,117 @@
+"""Files that are whole or absent: temporary file, fsync, rename; and one process a directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from whence.errors import WhenceError
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Call `write` on a temporary file beside `path`, then put it in place in one step.
+
+    A reader sees the old content or the new one, never a part, whatever kills the process; a full
+    disk leaves the old file untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise WhenceError(f"cannot write {path}: {error.strerror or error}") from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    def write(stream: BinaryIO) -> None:
+        stream.write(content)
+
+    write_atomically(path, write)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WhenceError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise WhenceError(f"{path}: not JSON: {error}") from error
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    """JSON lines: one object a line, for other tools to read."""
+    write_text(path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records))
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Add one JSON object to a log. A line cut short by a kill is dropped by `read_lines`."""
+    try:
+        with open(path, "ab") as stream:
+            stream.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8"))
+    except OSError as error:
+        raise WhenceError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    lines.pop()  # what follows the last line end: nothing, or a line that a kill cut short
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise WhenceError(f"{path}:{number}: not JSON: {error}") from error
+    return records
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; a second process is told who has it.
+
+    The lock belongs to the open file: it goes away with the process, however that ends.
+    """
+    path = folder / ".lock"
+    with open(path, "a+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            stream.seek(0)
+            owner = stream.read().strip() or "another process"
+            raise WhenceError(f"{folder} is in use by {owner}: wait for it or stop it") from None
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()}")
+        stream.flush()
+        yield

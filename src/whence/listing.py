@@ -1,0 +1,45 @@
+"""`whence ls`: the runs of a folder with state, score and cost, read from their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whence.errors import WhenceError
+from whence.files import exclusive, read_json, read_lines
+from whence.progress import clock
+
+
+def list_folder(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise WhenceError(f"{folder} is not a folder")
+    runs = sorted(config.parent for config in folder.rglob("config.toml"))
+    if not runs:
+        return [f"no runs in {folder}"]
+    rows = [("run", "state", "dev", "training", "steps"), *(_row(run, folder) for run in runs)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _row(run: Path, folder: Path) -> tuple[str, str, str, str, str]:
+    name = str(run.relative_to(folder)) if run != folder else run.name
+    if (run / "evaluation.json").exists():
+        result = read_json(run / "evaluation.json")
+        score = f"{result['accuracy']:.1f} %"
+        return name, "finished", score, clock(result["seconds"]), str(result["steps"])
+    metrics = read_lines(run / "metrics.jsonl")
+    scores = [record["accuracy"] for record in metrics if "accuracy" in record]
+    last = metrics[-1] if metrics else {"seconds": 0.0, "step": 0}
+    score = f"{scores[-1]:.1f} %" if scores else "-"
+    return name, _state(run), score, clock(last["seconds"]), str(last["step"])
+
+
+def _state(run: Path) -> str:
+    """A run that nobody holds and that is not finished was interrupted."""
+    try:
+        with exclusive(run):
+            return "interrupted"
+    except WhenceError:
+        return "running"

@@ -1,0 +1,270 @@
+"""One GPT. It knows that there is an attention mechanism, not which one.
+
+Shapes: B batch, T positions, D width, V characters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whence.attention import MECHANISMS, Attention
+from whence.config import ModelConfig
+from whence.errors import WhenceError
+from whence.files import read_json, write_bytes, write_json
+from whence.vocab import PAD
+
+State = list[dict[str, Tensor]]  # one attention state per block
+
+
+class RMSNorm(nn.Module):
+    """x / root mean square of x, without parameters: the matrices that follow can scale."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],))
+
+
+class SquaredReLU(nn.Module):
+    """relu(x)^2 (So et al. 2021): cheaper than GELU on a CPU, and sparser."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    return nn.LayerNorm(config.width) if config.norm == "layer" else RMSNorm()
+
+
+def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attention:
+    """The mechanism that the configuration names; its options are checked by the mechanism."""
+    name = mechanism or config.attention
+    if name not in MECHANISMS:
+        raise WhenceError(f"unknown attention {name!r}; known: {', '.join(sorted(MECHANISMS))}")
+    options: dict[str, Any] = {} if mechanism else dict(config.options)
+    if config.positions == "rope" and name != "rope":
+        options["rope"] = True
+    if config.qk_norm:
+        options["qk_norm"] = True
+    try:
+        return MECHANISMS[name](
+            width=config.width,
+            heads=config.heads,
+            context=config.context,
+            causal=True,
+            dropout=config.dropout,
+            bias=config.bias,
+            **options,
+        )
+    except (TypeError, ValueError) as error:
+        raise WhenceError(f"attention {name!r}: {error}") from error
+
+
+class Block(nn.Module):
+    """x + attention(norm x), then x + mlp(norm x)."""
+
+    def __init__(self, config: ModelConfig, mechanism: str | None = None) -> None:
+        super().__init__()
+        width = config.width
+        self.norm1 = make_norm(config)
+        self.attention = make_attention(config, mechanism)
+        self.norm2 = make_norm(config)
+        self.up = nn.Linear(width, 4 * width, bias=config.bias)
+        self.activation = nn.GELU() if config.activation == "gelu" else SquaredReLU()
+        self.down = nn.Linear(4 * width, width, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.down(self.activation(self.up(self.norm2(x))))
+        result: Tensor = x + self.dropout(mixed)
+        return result
+
+    def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
+        """With a source, x asks and the normalised source is looked at (the perceiver's blocks)."""
+        if source is None:
+            return self.mlp(x + self.dropout(self.attention(self.norm1(x))))
+        return self.mlp(x + self.dropout(self.attention(x, self.norm1(source))))
+
+    def prefill(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        mixed, state = self.attention.prefill(self.norm1(x))
+        return self.mlp(x + mixed), state
+
+    def step(
+        self, x: Tensor, state: dict[str, Tensor], positions: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        mixed, state = self.attention.step(self.norm1(x), state, positions)
+        return self.mlp(x + mixed), state
+
+
+class GPT(nn.Module):
+    """Characters in, logits of the next character out."""
+
+    def __init__(self, config: ModelConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.embedding = nn.Embedding(vocabulary, config.width)
+        rotary = config.attention == "rope" or config.positions == "rope"
+        learned = config.positions == "learned" or (config.positions == "auto" and not rotary)
+        self.positions = (
+            nn.Parameter(torch.zeros(config.context, config.width)) if learned else None
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        cross = "softmax" if config.bottleneck else None
+        self.blocks = nn.ModuleList(
+            Block(config, cross if number in (0, config.layers - 1) else None)
+            for number in range(config.layers)
+        )
+        self.latents = (
+            nn.Parameter(torch.empty(1, config.bottleneck, config.width))
+            if config.bottleneck
+            else None
+        )
+        self.norm = make_norm(config)
+        self.head = nn.Linear(config.width, vocabulary, bias=False)
+        self._start()
+
+    def _start(self) -> None:
+        """N(0, 0.02) everywhere as in the course, or blocks that start as the identity."""
+        zero = self.config.start == "zero"
+        if self.latents is not None:
+            nn.init.xavier_uniform_(self.latents)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                if zero:
+                    bound = (3 / module.in_features) ** 0.5
+                    nn.init.uniform_(module.weight, -bound, bound)
+                else:
+                    nn.init.normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.embedding.weight, std=1.0 if zero else 0.02)
+        if zero:
+            nn.init.zeros_(self.head.weight)
+            for block in self.layers():
+                nn.init.zeros_(block.down.weight)
+                nn.init.zeros_(block.attention.proj.weight)
+
+    def layers(self) -> list[Block]:
+        return cast("list[Block]", list(self.blocks))
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    def parameter_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def describe(self) -> dict[str, Any]:
+        """What really runs, read off the modules themselves and not off the configuration."""
+        middle = self.layers()[len(self.blocks) // 2]
+        return {
+            "parameters": self.parameter_count(),
+            "layers": len(self.blocks),
+            "positions": "learned" if self.positions is not None else "none",
+            "bottleneck": self.latents.shape[1] if self.latents is not None else 0,
+            "attention": middle.attention.describe(),
+        }
+
+    def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """positions (B,T) says where the tokens stand; without it they stand at 0 .. T-1."""
+        x: Tensor = self.embedding(tokens)
+        if self.positions is not None:
+            if positions is None:
+                x = x + self.positions[: tokens.shape[1]]
+            else:
+                x = x + self.positions[positions]
+        if self.config.norm == "rms":
+            x = F.rms_norm(x, (x.shape[-1],))
+        dropped: Tensor = self.dropout(x)
+        return dropped
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """(B,T) -> (B,T,D), what the head reads."""
+        if tokens.shape[1] > self.context:
+            raise WhenceError(
+                f"{tokens.shape[1]} characters do not fit a context of {self.context}"
+            )
+        x = self.embed(tokens)
+        if self.latents is None:
+            for block in self.layers():
+                x = block(x)
+        else:
+            down, *middle, up = self.layers()
+            latents = down(self.latents.expand(len(x), -1, -1), x)
+            for block in middle:
+                latents = block(latents)
+            x = up(x, latents)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.hidden(tokens))
+        return logits
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy over the targets that are not padding."""
+        logits = self.forward(inputs)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+
+    def prefill(self, tokens: Tensor) -> tuple[Tensor, State]:
+        """Read prompts of one length: logits after the last character, and the blocks' states."""
+        if self.latents is not None:
+            # A latent may still change while the prompt is shorter than the bottleneck; keeping
+            # the characters and reading them again is simple, exact and still batched.
+            kept = F.pad(tokens, (0, self.context - tokens.shape[1]), value=PAD)
+            return self.forward(tokens)[:, -1], [{"tokens": kept}]
+        x = self.embed(tokens)
+        states: State = []
+        for block in self.layers():
+            x, state = block.prefill(x)
+            states.append(state)
+        logits: Tensor = self.head(self.norm(x[:, -1]))
+        return logits, states
+
+    def step(self, tokens: Tensor, states: State, positions: Tensor) -> tuple[Tensor, State]:
+        """One more character a row, at its own position: logits after it."""
+        if self.latents is not None:
+            kept = states[0]["tokens"].clone()
+            kept[torch.arange(len(kept)), positions] = tokens
+            logits = self.forward(kept[:, : int(positions.max()) + 1])
+            return logits[torch.arange(len(kept)), positions], [{"tokens": kept}]
+        x = self.embed(tokens[:, None], positions[:, None])
+        following: State = []
+        for block, state in zip(self.layers(), states, strict=True):
+            x, state = block.step(x, state, positions)
+            following.append(state)
+        logits = self.head(self.norm(x[:, -1]))
+        return logits, following
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """`model.safetensors` and `config.json`, for other tools to read."""
+        from safetensors.torch import save
+
+        folder = Path(folder)
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        content = save(tensors, metadata={"format": "pt"})
+        write_bytes(folder / "model.safetensors", content)
+        settings = {"model": dataclasses.asdict(self.config), "vocabulary": self.vocabulary}
+        write_json(folder / "config.json", {"format": "whence-model/1", **settings})
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str) -> GPT:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        folder = Path(folder)
+        settings = read_json(folder / "config.json")
+        try:
+            model = cls(ModelConfig(**settings["model"]), settings["vocabulary"])
+            model.load_state_dict(load((folder / "model.safetensors").read_bytes()))
+        except OSError as error:
+            raise WhenceError(f"cannot read {error.filename}: {error.strerror}") from error
+        except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            problem = str(error).splitlines()[0] if str(error) else "unreadable"
+            raise WhenceError(f"{folder}: not a model that Whence wrote: {problem}") from error
+        return model

@@ -1,0 +1,108 @@
+"""One system from its recipe to its evaluation, in one run directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from whence.config import Config, CorpusConfig, to_table
+from whence.corpus import load_corpus
+from whence.corpus.base import Corpus, Split
+from whence.evaluate import check_answers, evaluate, score, write_predictions
+from whence.files import read_json, write_json, write_lines
+from whence.progress import Progress, clock
+from whence.run import Run
+from whence.train import build_model, train
+from whence.vocab import Vocab
+
+
+def open_corpus(config: CorpusConfig) -> Corpus:
+    """The corpus that a recipe names, with the options that the recipe gives."""
+    options = to_table(config)
+    return load_corpus(options.pop("name"), **options)
+
+
+def make_vocab(corpus: Corpus) -> Vocab:
+    return Vocab.from_text(corpus.vocabulary_text())
+
+
+def begin(config: Config, path: Path) -> Run:
+    """Check that the recipe can run, then make its directory: a bad one leaves nothing."""
+    corpus = open_corpus(config.corpus)
+    vocab = make_vocab(corpus)
+    model = build_model(config, vocab)
+    run = Run.create(path, config)
+    vocab.save(run.path / "vocab.json")
+    run.write_origin(corpus, model)
+    return run
+
+
+def carry_out(run: Run, title: str = "") -> dict[str, Any]:
+    """Train to the end, from wherever the run stands, and score the dev questions."""
+    with run.held():
+        if run.finished:
+            return dict(read_json(run.path / "evaluation.json"))
+        corpus = open_corpus(run.config.corpus)
+        vocab = run.vocab()
+        model = build_model(run.config, vocab)
+        progress = Progress(title or run.path.name)
+        said = model.describe()
+        progress.say(
+            f"{title or run.path.name}: {said['attention']['mechanism']} attention, "
+            f"{said['parameters']:,} parameters"
+        )
+        spent = train(run, corpus, vocab, model, progress)
+        run.save_model(model, vocab)
+        split: Split = "dev"
+        check_answers(corpus.questions(split), f"{corpus.name}, {split}")
+        began = time.monotonic()
+        answers = evaluate(model, vocab, corpus, split)
+        result: dict[str, Any] = {
+            "split": split,
+            **score(answers),
+            "seconds": round(spent.seconds, 3),
+            "steps": spent.step,
+            "characters": spent.characters,
+            "answering_seconds": round(time.monotonic() - began, 3),
+        }
+        run.log(
+            spent.step,
+            stage=run.config.stages[-1].name,
+            seconds=round(spent.seconds, 3),
+            accuracy=result["accuracy"],
+            correct=result["correct"],
+            total=result["total"],
+        )
+        write_lines(run.path / "answers.jsonl", answers)
+        write_json(run.path / "evaluation.json", result)  # last: its presence means finished
+        run.finish(model, vocab)
+        progress.say(
+            f"{title or run.path.name}: {result['correct']} of {result['total']} right "
+            f"({result['accuracy']:.1f} %) after {clock(spent.seconds)}"
+        )
+        return result
+
+
+def evaluate_run(
+    path: Path,
+    split: str,
+    corpus_name: str | None = None,
+    predictions: Path | None = None,
+    answers: Path | None = None,
+) -> dict[str, Any]:
+    """Ask a split of the run's corpus (or another); score it, or only write the predictions."""
+    run = Run.open(path)
+    config = CorpusConfig(name=corpus_name) if corpus_name else run.config.corpus
+    corpus = open_corpus(config)
+    asked: Split = "train" if split == "train" else "test" if split == "test" else "dev"
+    if predictions is None and answers is None:
+        check_answers(corpus.questions(asked), f"{corpus.name}, {asked}")
+    found = evaluate(run.model(), run.vocab(), corpus, asked)
+    if predictions is not None:
+        write_predictions(predictions, [record["answer"] for record in found])
+    if answers is not None:
+        write_lines(answers, found)
+    if any(record["correct"] is None for record in found):
+        return {"split": asked, "correct": None, "total": len(found), "accuracy": None}
+    return {"split": asked, **score(found)}

@@ -1,0 +1,197 @@
+"""The run directory: what was asked, what happened, and how to go on."""
+
+from __future__ import annotations
+
+import io
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import whence
+from whence.config import Config, StudyConfig, load_recipe, to_toml
+from whence.corpus.base import Corpus
+from whence.errors import WhenceError
+from whence.files import (
+    append_line,
+    exclusive,
+    read_json,
+    read_lines,
+    write_bytes,
+    write_json,
+    write_lines,
+    write_text,
+)
+from whence.model import GPT
+from whence.vocab import Vocab
+
+TRAINING = "checkpoints/training.pt"  # everything that resuming needs; gone once finished
+WEIGHTS = "checkpoints"  # model.safetensors and its config.json
+
+
+class Run:
+    """One training on disk. Files are whole or absent; the log may lose its last line."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path = path
+        self.config = config
+
+    @classmethod
+    def create(cls, root: Path | str, config: Config) -> Run:
+        """A new, empty run directory; one that holds a run is refused, never overwritten."""
+        path = Path(root)
+        if (path / "config.toml").exists():
+            raise WhenceError(f"{path} holds a run already: `whence resume {path}` goes on with it")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise WhenceError(f"{path} exists and is not an empty folder")
+        config = replace(config, study=StudyConfig(baselines=config.study.baselines))
+        write_text(path / "config.toml", to_toml(config))
+        return cls(path, config)
+
+    @classmethod
+    def open(cls, path: Path | str) -> Run:
+        path = Path(path)
+        if not (path / "config.toml").is_file():
+            raise WhenceError(f"{path} is not a run directory: it has no config.toml")
+        return cls(path, load_recipe(path / "config.toml"))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Only one process trains in a run directory."""
+        with exclusive(self.path):
+            yield
+
+    # What happened
+
+    def log(self, step: int, **metrics: Any) -> None:
+        append_line(self.path / "metrics.jsonl", {"step": step, **metrics})
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "metrics.jsonl")
+
+    def forget_after(self, step: int) -> None:
+        """Drop what was logged after the checkpoint that training goes on from."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        write_lines(self.path / "metrics.jsonl", kept)
+
+    def write_origin(self, corpus: Corpus, model: GPT, parent: str | None = None) -> None:
+        write_json(
+            self.path / "origin.json",
+            {
+                "parent": parent,
+                "arguments": sys.argv[1:],
+                "seed": self.config.seed,
+                "versions": versions(),
+                "machine": machine(),
+                "corpus": corpus.describe(),
+                "model": model.describe(),
+            },
+        )
+
+    def origin(self) -> dict[str, Any]:
+        path = self.path / "origin.json"
+        return dict(read_json(path)) if path.exists() else {}
+
+    # How to go on
+
+    def save(self, state: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_bytes(self.path / TRAINING, buffer.getvalue())
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest state to go on from, or None before the first one."""
+        path = self.path / TRAINING
+        if not path.exists():
+            return None
+        state: dict[str, Any] = load_tensors(path)
+        return state
+
+    def finish(self, model: GPT, vocab: Vocab) -> None:
+        """Keep the weights, in a form that needs no pickle."""
+        self.save_model(model, vocab)
+        (self.path / TRAINING).unlink(missing_ok=True)
+
+    def save_model(self, model: GPT, vocab: Vocab) -> None:
+        vocab.save(self.path / "vocab.json")
+        model.save_pretrained(self.path / WEIGHTS)
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "evaluation.json").exists()
+
+    def vocab(self) -> Vocab:
+        return Vocab.load(self.path / "vocab.json")
+
+    def model(self) -> GPT:
+        """The trained model; of an unfinished run, the newest checkpoint's."""
+        state = None if self.finished else self.latest()
+        if state is not None:
+            model = GPT(self.config.model, len(self.vocab()))
+            try:
+                model.load_state_dict(state["model"])
+            except (KeyError, RuntimeError) as error:
+                raise WhenceError(f"{self.path / TRAINING}: of another model") from error
+            return model.eval()
+        if not (self.path / WEIGHTS / "model.safetensors").exists():
+            raise WhenceError(f"{self.path} has no checkpoint yet")
+        return GPT.from_pretrained(self.path / WEIGHTS).eval()
+
+
+def load_tensors(path: Path) -> Any:
+    """A torch file, without running what it may contain."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise WhenceError(f"cannot read {path}: no such file") from None
+    except Exception as error:  # torch raises many kinds for broken or hostile files
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise WhenceError(f"{path}: not a checkpoint that can be read safely: {reason}") from None
+
+
+def versions() -> dict[str, str | None]:
+    return {
+        "whence": whence.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "commit": commit(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source that runs, with a plus where it was changed since."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12"]
+    try:
+        tracked = ["git", "-C", str(folder), "ls-files", "--error-unmatch", "run.py"]
+        subprocess.run(tracked, capture_output=True, timeout=5, check=True)
+        answer = subprocess.run(command, capture_output=True, timeout=5, check=True, text=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "system": platform.system(),
+        "cpu": _processor(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,221 @@
+"""A table of systems: baselines and trained models side by side, written as one JSON file."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from whence.config import Config, SystemConfig, change, to_table, to_toml
+from whence.corpus.base import Corpus, Split
+from whence.errors import WhenceError
+from whence.evaluate import baseline, check_answers, score
+from whence.files import exclusive, read_json, read_lines, write_json, write_text
+from whence.pipeline import begin, carry_out, open_corpus
+from whence.progress import Progress, clock
+from whence.run import Run, machine, versions
+
+SPLIT: Split = "dev"
+
+
+def system_config(config: Config, system: SystemConfig) -> Config:
+    """The recipe as one row of the table runs it."""
+    table = to_table(change(config, system.set))
+    names = [stage["name"] for stage in table["stages"]]
+    unknown = [name for name in system.skip if name not in names]
+    if unknown:
+        raise WhenceError(f"system {system.name!r} skips stage {unknown[0]!r}, which is not there")
+    kept = [stage for stage in table["stages"] if stage["name"] not in system.skip]
+    if system.skip and table["train"]["seconds"]:
+        # The stages that stay keep the seconds that they had: skipping one must not lengthen them.
+        whole = sum(stage["share"] for stage in table["stages"])
+        left = sum(stage["share"] for stage in kept)
+        table["train"]["seconds"] *= left / whole
+    table["stages"] = kept
+    table["study"] = {}
+    return change(config, table)
+
+
+def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
+    """Run every row, going on where an earlier call stopped; returns what `study.json` holds."""
+    if not config.study.systems:
+        raise WhenceError("the recipe has no [[study.systems]]; `whence train` trains one system")
+    names = [system.name for system in config.study.systems]
+    if len(set(names)) != len(names):
+        raise WhenceError("two systems of the study have the same name")
+    rows = {system.name: system_config(config, system) for system in config.study.systems}
+    corpus = open_corpus(config.corpus)
+    check_answers(corpus.questions(SPLIT), f"{corpus.name}, {SPLIT}")
+    _claim_folder(folder, config)
+    with exclusive(folder):
+        began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+        progress = Progress("study")
+        systems = [baseline_row(name, corpus) for name in config.study.baselines]
+        for number, system in enumerate(config.study.systems, 1):
+            label = system.label or system.name
+            progress.say(f"[{number}/{len(names)}] {label}")
+            path = folder / "runs" / system.name
+            fresh = not (path / "config.toml").exists()
+            run = begin(rows[system.name], path) if fresh else Run.open(path)
+            carry_out(run, system.name)
+            systems.append(run_row(run, system.name, label, "pretrain" not in system.skip))
+            write_json(folder / "study.json", _study(config, corpus, systems, command, started, 0))
+        study = _study(config, corpus, systems, command, started, time.monotonic() - began)
+        write_json(folder / "study.json", study)
+        return study
+
+
+def _claim_folder(folder: Path, config: Config) -> None:
+    """A folder belongs to one recipe; going on with another one would mix two studies."""
+    recipe = folder / "recipe.toml"
+    text = to_toml(config)
+    if recipe.exists():
+        if recipe.read_text(encoding="utf-8") != text:
+            raise WhenceError(f"{folder} holds a study of another recipe; name another --out")
+    elif folder.exists() and any(folder.iterdir()):
+        raise WhenceError(f"{folder} is not empty and holds no study; name another --out")
+    else:
+        write_text(recipe, text)
+
+
+def _study(
+    config: Config,
+    corpus: Corpus,
+    systems: list[dict[str, Any]],
+    command: str,
+    started: str,
+    seconds: float,
+) -> dict[str, Any]:
+    return {
+        "format": "whence-study/1",
+        "title": config.study.title or "Study",
+        "command": command,
+        "recipe": to_toml(config),
+        "seed": config.seed,
+        "started": started,
+        "seconds": round(seconds, 1),
+        "machine": machine(),
+        "versions": versions(),
+        "corpus": corpus.describe(),
+        "split": SPLIT,
+        "systems": systems,
+    }
+
+
+def baseline_row(name: str, corpus: Corpus) -> dict[str, Any]:
+    began = time.monotonic()
+    answers = baseline(name, corpus, SPLIT)
+    return {
+        "name": name,
+        "label": name,
+        "kind": "baseline",
+        "attention": None,
+        "pretrained": None,
+        "parameters": 0,
+        **score(answers),
+        "seconds": round(time.monotonic() - began, 3),
+        "characters": 0,
+        "characters_per_second": 0.0,
+        "run": None,
+        "config": None,
+        "describe": {},
+        "curve": [],
+        "loss": [],
+        "answers": answers,
+    }
+
+
+def run_row(run: Run, name: str, label: str, pretrained: bool) -> dict[str, Any]:
+    """A finished run as a row: everything comes from the files of its directory."""
+    evaluation, origin, metrics = read_evaluation(run), run.origin(), run.metrics()
+    seconds = evaluation["seconds"]
+    return {
+        "name": name,
+        "label": label,
+        "kind": "trained",
+        "attention": origin["model"]["attention"]["mechanism"],
+        "pretrained": pretrained,
+        "parameters": origin["model"]["parameters"],
+        **{key: evaluation[key] for key in ("correct", "total", "accuracy", "interval")},
+        "seconds": seconds,
+        "characters": evaluation["characters"],
+        "characters_per_second": round(evaluation["characters"] / max(seconds, 1e-9), 1),
+        "run": f"runs/{run.path.name}",
+        "config": to_toml(run.config),
+        "describe": origin["model"],
+        "curve": _points(metrics, "accuracy"),
+        "loss": _points(metrics, "loss"),
+        "answers": read_lines(run.path / "answers.jsonl"),
+    }
+
+
+def _points(metrics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    wanted = ("step", "seconds", "stage", key)
+    return [{name: record[name] for name in wanted} for record in metrics if key in record]
+
+
+def read_evaluation(run: Run) -> dict[str, Any]:
+    if not run.finished:
+        raise WhenceError(f"{run.path} is not finished: `whence resume {run.path}` goes on with it")
+    return dict(read_json(run.path / "evaluation.json"))
+
+
+def study_of_run(path: Path) -> dict[str, Any]:
+    """A run as a study with one system, for its report."""
+    run = Run.open(path)
+    origin = run.origin()
+    stages = [stage.name for stage in run.config.stages]
+    row = run_row(run, run.path.name, run.path.name, "pretrain" in stages)
+    row["run"] = "."
+    return {
+        "format": "whence-study/1",
+        "title": f"Run {run.path.name}",
+        "command": "whence " + shlex.join(origin["arguments"]),
+        "recipe": to_toml(run.config),
+        "seed": run.config.seed,
+        "started": datetime.fromtimestamp(
+            (run.path / "config.toml").stat().st_mtime, UTC
+        ).isoformat(timespec="seconds"),
+        "seconds": row["seconds"],
+        "machine": origin["machine"],
+        "versions": origin["versions"],
+        "corpus": origin["corpus"],
+        "split": SPLIT,
+        "systems": [row],
+    }
+
+
+def table(study: dict[str, Any]) -> str:
+    """The table for the terminal: accuracy with its interval, time and cost of every row."""
+    rows = [("system", "right", "accuracy", "95 % interval", "parameters", "training", "speed")]
+    for system in study["systems"]:
+        trained = system["kind"] == "trained"
+        low, high = system["interval"]
+        rows.append(
+            (
+                system["label"],
+                f"{system['correct']}/{system['total']}",
+                f"{system['accuracy']:.1f} %",
+                f"{low:.1f} - {high:.1f}",
+                f"{system['parameters']:,}" if trained else "-",
+                clock(system["seconds"]) if trained else "-",
+                f"{system['characters_per_second']:,.0f}/s" if trained else "-",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def command_line() -> str:
+    return "whence " + shlex.join(sys.argv[1:])

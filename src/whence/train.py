@@ -1,0 +1,284 @@
+"""One loop, read from top to bottom: stages, steps, evaluations, checkpoints, signals."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import FrameType
+
+import torch
+from torch import Tensor
+
+from whence.batches import Batch, Batches, Place, seeded
+from whence.config import Config, StageConfig
+from whence.corpus.base import Corpus
+from whence.errors import WhenceError
+from whence.evaluate import accuracy
+from whence.model import GPT
+from whence.optim import make_optimizers, rate_factor, set_rates
+from whence.progress import Progress
+from whence.run import Run
+from whence.vocab import Vocab
+
+LOG_SECONDS = 1.0  # how often the loss goes into the log, at most
+
+
+class Interrupted(Exception):
+    """A signal asked to stop; everything is saved."""
+
+
+@dataclass
+class Clock:
+    """How far a training is. Everything in here is saved with a checkpoint."""
+
+    stage: int = 0
+    step: int = 0  # over all stages
+    seconds: float = 0.0  # over all stages, without pauses between interruption and resumption
+    characters: int = 0  # over all stages, padding not counted
+    stage_step: int = 0
+    stage_seconds: float = 0.0
+    stage_tokens: int = 0  # targets that carried a loss
+    stage_examples: int = 0
+    evaluated: int = 0  # evaluations done
+    window: int = 0  # the place in the stage's batches
+    batch: int = 0
+
+    def next_stage(self) -> None:
+        self.stage += 1
+        self.stage_step = self.stage_tokens = self.stage_examples = self.window = self.batch = 0
+        self.stage_seconds = 0.0
+
+
+def build_model(config: Config, vocab: Vocab) -> GPT:
+    """Weights drawn from the recipe's seed; torch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeded(config.seed, "weights").getrandbits(63))
+        return GPT(config.model, len(vocab))
+
+
+def train(
+    run: Run,
+    corpus: Corpus,
+    vocab: Vocab,
+    model: GPT,
+    progress: Progress,
+) -> Clock:
+    """Train the model in place through all stages; goes on from the run's newest checkpoint."""
+    config = run.config
+    clock = Clock()
+    saved = run.latest()
+    if saved is not None:
+        clock = Clock(**saved["clock"])
+        model.load_state_dict(saved["model"])
+    run.forget_after(clock.step)
+    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
+    dev = corpus.questions("dev") if config.train.evaluations else []
+    loss_of = compiled_loss(model, progress) if config.train.compile == "auto" else model.loss
+    score: float | None = None
+
+    with stopped_by_signals() as asked_to_stop, torch.random.fork_rng(devices=[]):
+        while clock.stage < len(config.stages):
+            stage = config.stages[clock.stage]
+            bounds = stage_bounds(config, stage)
+            optimizers = make_optimizers(model, stage)
+            if saved is not None:
+                for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+                    optimizer.load_state_dict(state)
+                saved = None
+            batches = Batches(
+                corpus,
+                vocab,
+                stage.mixture,
+                block=config.model.context,
+                positions=stage.batch,
+                seed=config.seed,
+                stage=stage.name,
+            )
+            stream = batches.read(Place(clock.window, clock.batch))
+            last_log = last_save = time.monotonic()
+            running = math.nan
+            while (share := stage_share(bounds, clock, batches)) < 1:
+                began = time.monotonic()
+                batch, place = next(stream)
+                spent = {
+                    "steps": clock.stage_step,
+                    "tokens": clock.stage_tokens,
+                    "seconds": clock.stage_seconds,
+                    "epochs": batches.epochs(clock.stage_examples),
+                }
+                rate = rate_factor(stage, spent, share)
+                set_rates(optimizers, rate)
+
+                # Dropout is a function of seed and step, so that a resumed run draws the same.
+                torch.manual_seed(seeded(config.seed, "dropout", clock.step).getrandbits(63))
+                model.train()
+                loss = loss_of(batch.inputs, batch.targets)
+                for optimizer in optimizers:
+                    optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if stage.clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), stage.clip)
+                value = loss.item()
+                if not math.isfinite(value):
+                    raise WhenceError(describe_failure(model, vocab, batch, clock.step, value))
+                for optimizer in optimizers:
+                    optimizer.step()
+
+                took = time.monotonic() - began
+                clock.step += 1
+                clock.stage_step += 1
+                clock.seconds += took
+                clock.stage_seconds += took
+                clock.characters += batch.characters
+                clock.stage_tokens += int((batch.targets != 0).sum())
+                clock.stage_examples += batch.examples
+                clock.window, clock.batch = place.window, place.batch
+                running = value if math.isnan(running) else 0.95 * running + 0.05 * value
+
+                share = stage_share(bounds, clock, batches)
+                whole = whole_share(config, clock.stage, share)
+                if dev and due(config.train.evaluations, clock.evaluated, whole):
+                    clock.evaluated += 1
+                    right, total = accuracy(model, vocab, dev)
+                    score = 100 * right / total
+                    run.log(
+                        clock.step,
+                        stage=stage.name,
+                        seconds=round(clock.seconds, 3),
+                        accuracy=score,
+                        correct=right,
+                        total=total,
+                    )
+                now = time.monotonic()
+                if now - last_log >= LOG_SECONDS or share >= 1 or clock.stage_step == 1:
+                    last_log = now
+                    run.log(
+                        clock.step,
+                        stage=stage.name,
+                        seconds=round(clock.seconds, 3),
+                        loss=round(running, 5),
+                        rate=round(rate, 5),
+                        characters=clock.characters,
+                    )
+                progress.update(
+                    stage=stage.name,
+                    step=clock.step,
+                    share=whole,
+                    seconds=clock.seconds,
+                    loss=running,
+                    speed=clock.characters / max(clock.seconds, 1e-9),
+                    score=score,
+                )
+                stop = asked_to_stop()
+                if stop or now - last_save >= config.train.save_seconds:
+                    save(run, model, optimizers, clock)
+                    last_save = time.monotonic()
+                if stop:
+                    progress.close()
+                    raise Interrupted(f"stopped at step {clock.step}")
+            clock.next_stage()
+            if clock.stage < len(config.stages):
+                save(run, model, make_optimizers(model, config.stages[clock.stage]), clock)
+    progress.close()
+    model.eval()
+    return clock
+
+
+def stage_bounds(config: Config, stage: StageConfig) -> dict[str, float]:
+    """Where this stage ends: its own bounds, and its part of the whole training's."""
+    part = stage.share / sum(other.share for other in config.stages)
+    bounds = {"epochs": stage.epochs, "steps": float(stage.steps)}
+    bounds["seconds"] = config.train.seconds * part
+    if config.train.steps:
+        shared = max(1, round(config.train.steps * part))
+        bounds["steps"] = min(bounds["steps"] or shared, shared)
+    return {name: bound for name, bound in bounds.items() if bound}
+
+
+def stage_share(bounds: dict[str, float], clock: Clock, batches: Batches) -> float:
+    """How much of the stage is over, by whichever bound comes first."""
+    spent = {
+        "epochs": batches.epochs(clock.stage_examples),
+        "steps": clock.stage_step,
+        "seconds": clock.stage_seconds,
+    }
+    return min(1.0, max(spent[name] / bound for name, bound in bounds.items()))
+
+
+def whole_share(config: Config, stage: int, share: float) -> float:
+    """How much of all stages is over; stages count by their shares."""
+    shares = [other.share for other in config.stages]
+    return (sum(shares[:stage]) + share * shares[stage]) / sum(shares)
+
+
+def due(evaluations: int, done: int, share: float) -> bool:
+    """Evaluations are spread evenly; the last falls on the end and is left to the caller."""
+    return done + 1 < evaluations and share >= (done + 1) / evaluations
+
+
+def save(run: Run, model: GPT, optimizers: list[torch.optim.Optimizer], clock: Clock) -> None:
+    run.save(
+        {
+            "clock": asdict(clock),
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        }
+    )
+
+
+def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor], Tensor]:
+    """torch.compile where it works; otherwise one line, and eager from then on."""
+    compiled: Callable[[Tensor, Tensor], Tensor] | None = torch.compile(model.loss, dynamic=False)
+
+    def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal compiled
+        if compiled is not None:
+            try:
+                return compiled(inputs, targets)
+            except Exception as error:  # no compiler, or any of the ways it can fail
+                compiled = None
+                reason = str(error).strip().splitlines()[0][:120]
+                progress.say(f"torch.compile does not work here ({reason}); going on without it")
+        return model.loss(inputs, targets)
+
+    return loss
+
+
+def describe_failure(model: GPT, vocab: Vocab, batch: Batch, step: int, value: float) -> str:
+    """Which row of the batch broke the loss, so that the data can be looked at."""
+    model.eval()
+    with torch.no_grad():
+        for row in range(len(batch.inputs)):
+            logits = model(batch.inputs[row : row + 1])
+            if not torch.isfinite(logits).all():
+                text = vocab.decode(batch.inputs[row].tolist()).rstrip("□")
+                return f"the loss is {value} at step {step + 1}, row {row + 1}: {text!r}"
+    return f"the loss is {value} at step {step + 1}, in no single row: the rate may be too high"
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM let the step finish, then stop; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: whoever started the thread handles signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
