@@ -34,6 +34,16 @@ def test_every_system_stands_in_the_table(open_report: Open, study: dict[str, An
     assert study["title"] in page.locator("h1").inner_text()
 
 
+def test_the_table_sorts_within_its_groups(open_report: Open, study: dict[str, Any]) -> None:
+    page = open_report(study)
+    page.locator(".systems th button[data-key=accuracy]").click()
+    shown = page.locator(".systems td.accuracy").all_inner_texts()
+    figures = [float(text.split()[0]) for text in shown]
+    assert figures[:3] == sorted(figures[:3], reverse=True)
+    assert figures[3:] == sorted(figures[3:], reverse=True)
+    assert page.locator(".systems th.accuracy").get_attribute("aria-sort") == "descending"
+
+
 def test_the_curves_of_every_trained_system_are_drawn(
     open_report: Open, study: dict[str, Any]
 ) -> None:

@@ -320,7 +320,8 @@ export function probabilityPicture(system, { width }) {
   const describe = (bin) =>
     `probability ${bin.from.toFixed(1)}–${bin.to.toFixed(1)}\n` +
     `${bin.right} right, ${bin.wrong} wrong: ${percent(bin.share)}`;
-  const most = d3.max(filled, (bin) => Math.max(bin.right, bin.wrong));
+  const most = { right: d3.max(filled, (bin) => bin.right) || 1,
+    wrong: d3.max(filled, (bin) => bin.wrong) || 1 };
   return element("div", { class: "probability" },
     Plot.plot({
       width, height: 158, marginTop: 28, marginBottom: 6, ...margins,
@@ -336,10 +337,13 @@ export function probabilityPicture(system, { width }) {
         Plot.tip(filled, Plot.pointer({ x: "mean", y: "share", title: describe, ...TIP })),
       ],
     }),
+    element("p", { class: "key" }, "answers, ", element("span", { class: "right" }, "✓ right"),
+      " above and ", element("span", { class: "wrong" }, "✗ wrong"), " below"),
     Plot.plot({
-      width, height: 132, marginTop: 8, marginBottom: 36, ...margins,
+      width, height: 132, marginTop: 6, marginBottom: 36, ...margins,
       x: { ...across, ticks: 5, label: "probability of the answer" },
-      y: { domain: [-most, most], ticks: [-most, 0, most], label: null, ...QUIET_AXIS,
+      y: { domain: [-most.wrong, most.right], label: null, ...QUIET_AXIS,
+        ticks: roundTicks(most),
         tickFormat: (count) => whole(Math.abs(count)) },
       ariaLabel: `Number of right and wrong answers by probability, ${system.label}`,
       marks: [
@@ -348,9 +352,6 @@ export function probabilityPicture(system, { width }) {
         Plot.rect(filled, { x1: "from", x2: "to", y1: 0, y2: (bin) => -bin.wrong, insetLeft: 1,
           fill: "var(--wrong)" }),
         Plot.ruleY([0], { stroke: "var(--axis)" }),
-        Plot.text([["✓ right", 1], ["✗ wrong", -1]], { x: 0, y: (row) => row[1] * most * 0.86,
-          text: (row) => row[0], dx: 5, textAnchor: "start", fill: "var(--quiet)",
-          stroke: "var(--paper)", strokeWidth: 4 }),
         Plot.tip(filled, Plot.pointerX({ x: (bin) => (bin.from + bin.to) / 2, y: 0,
           title: describe, ...TIP })),
       ],
@@ -478,6 +479,14 @@ function smooth(points) {
 function thin(points, most = 400) {
   const step = Math.ceil(points.length / most);
   return points.filter((_, index) => index % step === 0 || index === points.length - 1);
+}
+
+/** A round number on either side of zero, as near to the longest bars as it comes. */
+function roundTicks({ right, wrong }) {
+  const below = (value) => d3.greatest(d3.ticks(0, value, 2).filter(Number.isInteger));
+  // Two numbers too near to zero would cover it: the shorter side then goes without.
+  const sides = [[-1, wrong], [1, right]].filter(([, most]) => most > 0.25 * (right + wrong));
+  return [0, ...sides.map(([sign, most]) => sign * below(most))];
 }
 
 /** 1, 2 and 5 of every decade; over many decades the ones alone; within one, whatever is round. */

@@ -194,7 +194,7 @@ function probabilityPart(series) {
           `Mean probability ${percent(100 * d3.mean(marked, (one) => one.probability))}, `,
           `accuracy ${percent(system.accuracy)}. `,
           area === null ? "" : `A right answer outranks a wrong one in ${percent(100 * area)} ` +
-            "of pairs (50 %: luck)."));
+            "of pairs (50\u00a0%: luck)."));
     })),
   ];
 }
