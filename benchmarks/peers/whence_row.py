@@ -1,0 +1,124 @@
+"""Whence's row: `whence.train.train` itself, watched through its progress, and `whence.answer`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+from contest import say, serve
+from whence.answer import answer_questions
+from whence.batches import Batch, Batches
+from whence.config import Config, ModelConfig, StageConfig, TrainConfig
+from whence.corpus.base import Document, Question
+from whence.model import GPT
+from whence.progress import Progress
+from whence.run import Run
+from whence.train import build_model, train
+from whence.vocab import Vocab
+
+task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+text = (folder / "documents.txt").read_text(encoding="utf-8")
+questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
+vocab = Vocab.from_text(text + "".join(questions))
+
+
+class Documents:
+    """The contest's text as a corpus."""
+
+    name = "contest"
+
+    def documents(self) -> list[Document]:
+        return [Document(line) for line in text.split("\n") if line]
+
+    def questions(self, split: str) -> list[Question]:
+        return []
+
+    def people(self) -> list[object]:
+        return []
+
+    def vocabulary_text(self) -> str:
+        return text
+
+    def describe(self) -> dict[str, object]:
+        return {"name": self.name}
+
+
+class Turns(Progress):
+    """Counts what the loop does and waits for the next "go" after every `amount` steps."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__("contest", every=1e9)
+        linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+        self.matrices = sum(m.weight.numel() for m in linear)
+        self.layers, self.width = model.config.layers, model.config.width
+        self.done = {"amount": 0.0, "positions": 0.0, "flops": 0.0}
+        self.shapes: set[torch.Size] = set()
+        self.since_new, self.steps, self.start = 0, 0, 0.0
+
+    def count(self, batch: Batch) -> None:
+        positions, length = batch.inputs.numel(), batch.inputs.shape[1]
+        each = 6 * self.matrices + 12 * self.layers * self.width * length / 2
+        self.done["amount"] += int((batch.targets != 0).sum())
+        self.done["positions"] += positions
+        self.done["flops"] += positions * each
+        self.since_new = self.since_new + 1 if batch.inputs.shape in self.shapes else 0
+        self.shapes.add(batch.inputs.shape)
+
+    def update(self, **news: object) -> None:
+        if self.start == 0.0:
+            # Warm once no new shape came for a while: every shape is compiled when first seen.
+            if self.since_new < 30:
+                return
+            say({"ready": True})
+        else:
+            self.steps += 1
+            if self.steps % amount:
+                return
+            say({**self.done, "seconds": time.perf_counter() - self.start})
+        if not sys.stdin.readline():
+            raise SystemExit
+        self.done = dict.fromkeys(self.done, 0.0)
+        self.start = time.perf_counter()
+
+
+def main() -> None:
+    # The course's model and its optimiser; the batch is about as many useful characters as the
+    # course's 128 padded examples hold.
+    stage = StageConfig(
+        name="pretrain", mixture={"spans": 1.0}, epochs=650, rate=6e-4, schedule="constant"
+    )
+    config = Config(model=ModelConfig(), train=TrainConfig(evaluations=0), stages=(stage,))
+    model = build_model(config, vocab)
+    if task == "training":
+        turns = Turns(model)
+        collate = Batches.collate
+
+        def counted(self: Batches, draws: list[tuple[list[int], list[int]]]) -> Batch:
+            batch = collate(self, draws)
+            turns.count(batch)
+            return batch
+
+        Batches.collate = counted  # type: ignore[method-assign]
+        with tempfile.TemporaryDirectory() as place:
+            run = Run.create(Path(place) / "run", config)
+            train(run, Documents(), vocab, model, turns)  # type: ignore[arg-type]
+        return
+    with torch.no_grad():
+        model.head.weight[:2] = 0  # ⁇ and □ never win, so every row decodes 32 characters
+
+    def work() -> float:
+        """All questions at once."""
+        answers = answer_questions(model, vocab, questions[:amount])
+        assert all(len(answer.text) == 32 for answer in answers)
+        return len(answers)
+
+    serve(work)
+
+
+main()
