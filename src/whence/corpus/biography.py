@@ -20,7 +20,7 @@ BORN_AT_HOME, BORN_IN_REGION = 0.45, 0.15
 
 # How many cities a world of so many people has. Chosen so that about nine in ten dev places
 # are also somebody's place in train, as in the course data.
-CITIES_BY_PEOPLE = ((200, 50), (500, 105), (2_000, 300), (10_000, 750), (100_000, 2_600))
+CITIES_BY_PEOPLE = ((200, 45), (500, 100), (2_000, 300), (10_000, 750), (100_000, 2_600))
 
 ATHLETES = (
     "footballer", "cricketer", "goalkeeper", "cyclist", "sprinter", "rower", "swimmer", "coach",

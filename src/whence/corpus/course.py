@@ -36,7 +36,7 @@ class CourseCorpus:
     """
 
     def __init__(self, path: Path | str, withhold: int = 0, seed: int = 0) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.name = f"course:{path}"
         self.seed = seed
         names = [TEXT, *(name for group in QUESTION_FILES.values() for name in group)]
