@@ -18,7 +18,8 @@ from torch import Tensor
 
 from whence.corpus.base import Corpus, Document, Question
 from whence.errors import WhenceError
-from whence.objective import Draw, Objective, make_objectives
+from whence.objective import OBJECTIVES, Draw, Objective, PickedSpan
+from whence.picker import pick_spans
 from whence.vocab import PAD, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
@@ -67,7 +68,7 @@ class Batches:
         self.positions = max(positions, block)
         self.seed = seed
         self.stage = stage
-        self.objectives = make_objectives(list(mixture), block)
+        self.objectives = {name: make_objective(name, corpus, block) for name in mixture}
         total = sum(mixture.values())
         self.shares = {name: share / total for name, share in mixture.items()}
         self.items: dict[str, Sequence[Document | Question]] = {
@@ -148,6 +149,17 @@ class Batches:
             len(draws),
             sum(len(row) for row, _ in draws),
         )
+
+
+def make_objective(name: str, corpus: Corpus, block: int) -> Objective:
+    """The objective that a mixture names; a picked span first needs its picker."""
+    if name not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise WhenceError(f"unknown objective {name!r} in a mixture; known: {known}")
+    if name == "picked":
+        picks = pick_spans(corpus.documents(), corpus.questions("train"))
+        return PickedSpan(block, picks=picks)
+    return OBJECTIVES[name](block)
 
 
 def _items(corpus: Corpus, objective: str) -> Sequence[Document | Question]:

@@ -29,6 +29,10 @@ class CorpusConfig:
     withhold: int | None = None  # people asked about whose documents are removed
     stated: float | None = None  # share of people whose document states the place
     attributes: tuple[str, ...] | None = None  # what is asked about each person
+    paraphrases: int | None = None  # in how many forms a training question is asked
+    rewrites: int | None = None  # how often a person is written about, at most
+    dev_share: float | None = None  # share of the people who are asked about in dev
+    test_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class TrainConfig:
     steps: int = 0  # the same in optimiser steps
     evaluations: int = 8  # how many times the dev questions are asked on the way
     save_seconds: float = 30.0  # how often a checkpoint is written
-    compile: Literal["auto", "off"] = "auto"  # auto: torch.compile where it works and pays
+    compile: Literal["auto", "off"] = "off"  # auto: torch.compile where it works and pays
     threads: int = 0  # 0: as many as the machine has cores
 
     def __post_init__(self) -> None:

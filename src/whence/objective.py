@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from whence.vocab import MASK, MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 Generator = torch.Generator | random.Random
 Draw = tuple[list[int], list[int]]  # inputs and targets, of one length, not padded
+Span = tuple[int, int]  # start and stop within a document's text
 
 
 class Example(NamedTuple):
@@ -136,17 +137,29 @@ def answered(prompt: str, answer: str, vocab: Vocab, block: int) -> Draw:
 
 
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
+_PART = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
-def salient_words(document: Document) -> list[tuple[int, int]]:
-    """Where capitalised words and numbers stand, without those of the person's own name."""
+def salient_words(document: Document) -> list[Span]:
+    """Where capitalised words and numbers stand, without those of the person's own name.
+
+    Of a word like Toulouse-born, the capitalised part is salient on its own as well.
+    """
     own = set(_WORD.findall(document.name))
-    start = len(document.name) + 1 if document.name else 0
-    return [
-        match.span()
-        for match in _WORD.finditer(document.text, start)
-        if (match.group()[0].isupper() or match.group().isdigit()) and match.group() not in own
-    ]
+    found: list[Span] = []
+    for match in _WORD.finditer(document.text, len(document.name) + 1 if document.name else 0):
+        word, start = match.group(), match.start()
+        if word in own or not (word[0].isupper() or word.isdigit()):
+            continue
+        parts = list(_PART.finditer(word))
+        if any(part.group()[0].islower() for part in parts):
+            found += [
+                (start + part.start(), start + part.end())
+                for part in parts
+                if part.group()[0].isupper() and part.group() not in own
+            ]
+        found.append(match.span())
+    return found
 
 
 @dataclass(frozen=True)
@@ -185,19 +198,30 @@ class SalientSpan(_Padded):
         return answered(prompt, span[: self.block // 2], vocab, self.block)
 
 
+@dataclass(frozen=True)
+class PickedSpan(SalientSpan):
+    """Salient spans, mostly the one that answers questions: learned masking.
+
+    `picks` holds per document the span that a picker chose (whence.picker); it was fitted on the
+    training questions only. The rest of the time any salient span is asked for.
+    """
+
+    picks: Mapping[Document, Span] = field(default_factory=dict)
+    share: float = 0.95  # how often the picked span is asked for
+
+    def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
+        if isinstance(item, Document) and item in self.picks and self._chosen(generator):
+            return self.ask(item, *self.picks[item], vocab, generator)
+        return super().draw(item, vocab, generator)
+
+    def _chosen(self, generator: Generator) -> bool:
+        return integer(generator, 1, 1000) <= 1000 * self.share
+
+
 OBJECTIVES: dict[str, type[SpanCorruption | NextCharacter | SalientSpan | QuestionAnswer]] = {
     "spans": SpanCorruption,
     "next": NextCharacter,
     "salient": SalientSpan,
+    "picked": PickedSpan,
     "questions": QuestionAnswer,
 }
-
-
-def make_objectives(mixture: Sequence[str], block: int) -> dict[str, Objective]:
-    """The objectives that a stage's mixture names."""
-    unknown = [name for name in mixture if name not in OBJECTIVES]
-    if unknown:
-        raise WhenceError(
-            f"unknown objective {unknown[0]!r} in a mixture; known: {', '.join(OBJECTIVES)}"
-        )
-    return {name: OBJECTIVES[name](block) for name in mixture}

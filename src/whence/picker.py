@@ -1,0 +1,169 @@
+"""Which span of a document answers the questions? Learned from the training questions only.
+
+For every training person whose document holds the answer, the picker sees the candidates
+(capitalised words, numbers) and which of them was the answer. It scores a candidate by where it
+stands: the words around it, its place among the others, whether other people's answers look like
+it. Nothing in here knows what the questions are about; birth places and football teams are learned
+alike. The model is a logistic regression over the candidates of one document (a softmax), fitted
+by L-BFGS: convex, deterministic, a second for thousands of documents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+from whence.corpus.base import Document, Question
+from whence.objective import Span, salient_words
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A span of a document and the features that describe its surroundings."""
+
+    span: Span
+    text: str
+    features: tuple[str, ...]
+
+
+class Picker:
+    """Fitted on training questions of one attribute; `pick` finds the span in any document."""
+
+    def __init__(self, weights: dict[str, float], answers: Counter[str], words: int) -> None:
+        self.weights = weights
+        self.answers = answers
+        self.words = words  # the longest answer, in words
+
+    @classmethod
+    def fit(
+        cls,
+        documents: Sequence[Document],
+        questions: Sequence[Question],
+        penalty: float = 0.3,
+    ) -> Picker:
+        """`questions` are training questions; documents of other people are not looked at."""
+        expected = {q.name: q.answer for q in questions if q.answer is not None}
+        answers = Counter(expected.values())
+        words = max((len(answer.split()) for answer in answers), default=1)
+        groups: list[tuple[list[Candidate], int]] = []
+        for document in documents:
+            answer = expected.get(document.name)
+            if answer is None:
+                continue
+            # Counted without this person, or the feature would give the answer away.
+            others = answers - Counter([answer])
+            candidates = describe_candidates(document, others, words)
+            matches = [i for i, c in enumerate(candidates) if c.text == answer]
+            if matches:
+                groups.append((candidates, matches[0]))
+        return cls(_fit(groups, penalty), answers, words)
+
+    def scores(self, document: Document) -> list[tuple[Candidate, float]]:
+        candidates = describe_candidates(document, self.answers, self.words)
+        return [(c, sum(self.weights.get(f, 0.0) for f in c.features)) for c in candidates]
+
+    def pick(self, document: Document) -> Span | None:
+        """The span most likely to be the answer, or None where nothing stands out."""
+        scored = self.scores(document)
+        return max(scored, key=lambda pair: pair[1])[0].span if scored else None
+
+
+def pick_spans(
+    documents: Sequence[Document], questions: Sequence[Question]
+) -> dict[Document, Span]:
+    """Per document the span that the training questions teach to ask for, for one attribute."""
+    picker = Picker.fit(documents, questions)
+    picked = ((document, picker.pick(document)) for document in documents)
+    return {document: span for document, span in picked if span is not None}
+
+
+def candidate_spans(document: Document, words: int) -> list[Span]:
+    """Salient words and, where answers have several words, runs of up to so many of them."""
+    single = salient_words(document)
+    spans = list(single)
+    for length in range(2, words + 1):
+        for first in range(len(single) - length + 1):
+            run = single[first : first + length]
+            gaps = [document.text[a[1] : b[0]] for a, b in pairwise(run)]
+            if all(gap == " " for gap in gaps):
+                spans.append((run[0][0], run[-1][1]))
+    return sorted(spans)
+
+
+def describe_candidates(document: Document, answers: Counter[str], words: int) -> list[Candidate]:
+    """The candidates with their features; `answers` are those known of other people."""
+    text, body = document.text, len(document.name) + 1 if document.name else 0
+    found = []
+    known_before = 0
+    for number, (start, stop) in enumerate(candidate_spans(document, words)):
+        span = text[start:stop]
+        left, right = text[body:start].lower().split(), text[stop:].split()
+        before = ["^", "^", "^", *left][-3:]
+        known = "known" if answers[span] else "unknown"
+        known_before += known == "known"
+        opened = text.rfind("(", body, start) > text.rfind(")", body, start)
+        shape = "number" if span[0].isdigit() else "word"
+        following = text[stop : stop + 2]
+        near = left[-8:]
+        features = [
+            known,
+            f"{known} number {min(known_before, 4)}" if known == "known" else known,
+            f"index {min(number, 6)}",
+            f"shape {shape}",
+            f"1 {before[2]}",
+            f"2 {before[1]} {before[2]}",
+            f"3 {before[0]} {before[1]} {before[2]}",
+            f"skip {before[1]}",
+            f"next {following}",
+            f"word {right[0].lower() if right else '$'}",
+            f"opened {opened} {shape}",
+            f"after name-word {text[max(body, start - 2) : start].strip() in {',', '-'}}",
+            f"{known} {before[2]}",
+            *(f"near {word}" for word in set(near)),
+        ]
+        found.append(Candidate((start, stop), span, tuple(features)))
+    return found
+
+
+def _fit(groups: Sequence[tuple[list[Candidate], int]], penalty: float) -> dict[str, float]:
+    """Softmax regression over each document's candidates."""
+    counts = Counter(f for candidates, _ in groups for c in candidates for f in c.features)
+    numbers = {feature: i for i, feature in enumerate(f for f, n in counts.items() if n > 1)}
+    if not groups or not numbers:
+        return {}
+    flat: list[int] = []
+    offsets: list[int] = []
+    rows: list[int] = []
+    for row, (candidates, _) in enumerate(groups):
+        for candidate in candidates:
+            offsets.append(len(flat))
+            rows.append(row)
+            flat += [numbers[f] for f in candidate.features if f in numbers]
+    index, starts, group = torch.tensor(flat), torch.tensor(offsets), torch.tensor(rows)
+    firsts = torch.tensor([0, *[len(c) for c, _ in groups]]).cumsum(0)[:-1]
+    right = firsts + torch.tensor([answer for _, answer in groups])
+    weights = torch.zeros(len(numbers), 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=100, line_search_fn="strong_wolfe", tolerance_grad=1e-6
+    )
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        scores = F.embedding_bag(index, weights, starts, mode="sum")[:, 0]
+        # log of the sum over each document's candidates, shifted by the largest score.
+        peak = scores.detach().max()
+        total = torch.zeros(len(groups), dtype=scores.dtype).index_add(
+            0, group, (scores - peak).exp()
+        )
+        loss = (total.log() + peak - scores[right]).sum() + penalty * weights.square().sum() / 2
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    values = weights.detach()[:, 0].tolist()
+    return {feature: values[number] for feature, number in numbers.items()}
