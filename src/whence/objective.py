@@ -92,7 +92,8 @@ class SpanCorruption(_Padded):
     def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
         text = item.text
         refuse_special(text)
-        drawn = integer(generator, 4, int(self.block * 7 / 8))
+        # Two masks have to fit as well, which matters for the shortest block only.
+        drawn = integer(generator, 4, min(int(self.block * 7 / 8), self.block - 2))
         ids = vocab.encode(text[:drawn])
         length = len(ids)
         # Uniform on 1 .. 2q - 1 has the mean q, the quarter of the length.
@@ -111,7 +112,7 @@ class NextCharacter(_Padded):
     def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
         text = item.text
         refuse_special(text)
-        start = integer(generator, 0, max(0, len(text) - self.block))
+        start = integer(generator, 0, max(0, len(text) - self.block + 1))
         ids = [MASK, *vocab.encode(text[start : start + self.block - 1])]
         return ids[:-1], ids[1:]
 
@@ -189,13 +190,14 @@ class SalientSpan(_Padded):
         before = item.text[body:start].split()
         count = min(integer(generator, 0, self.words_before), len(before))
         context = " ".join(before[len(before) - count :])
-        prompt = f"{item.name}. {context} " if context else f"{item.name}. "
-        span = item.text[start:stop]
+        head = f"{item.name}. " if item.name else ""
+        prompt = f"{head}{context} " if context else head
+        span = item.text[start:stop][: self.block // 2]
         room = self.block - 1 - len(span) - 1
         # The name stays; context that does not fit goes, and so does a name of absurd length.
         if len(prompt) > room:
-            prompt = f"{item.name}. "[:room]
-        return answered(prompt, span[: self.block // 2], vocab, self.block)
+            prompt = head[:room]
+        return answered(prompt, span, vocab, self.block)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def describe_candidates(document: Document, answers: Counter[str], words: int) -
             f"opened {opened} {shape}",
             f"after name-word {text[max(body, start - 2) : start].strip() in {',', '-'}}",
             f"{known} {before[2]}",
-            *(f"near {word}" for word in set(near)),
+            *(f"near {word}" for word in dict.fromkeys(near)),
         ]
         found.append(Candidate((start, stop), span, tuple(features)))
     return found
