@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from whence.corpus.base import Corpus, Document, Question
 from whence.errors import WhenceError
-from whence.objective import OBJECTIVES, Draw, Objective, PickedSpan
+from whence.objective import OBJECTIVES, Draw, Objective, PickedSpan, QuestionAnswer
 from whence.picker import pick_spans
 from whence.vocab import PAD, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
 BUCKETS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)  # lengths that batches are padded to
+BUCKET_STEP = 32  # beyond those
 
 
 @dataclass(frozen=True)
@@ -68,18 +69,15 @@ class Batches:
         self.positions = max(positions, block)
         self.seed = seed
         self.stage = stage
+        check_mixture(corpus, vocab, mixture, block)
         self.objectives = {name: make_objective(name, corpus, block) for name in mixture}
         total = sum(mixture.values())
         self.shares = {name: share / total for name, share in mixture.items()}
         self.items: dict[str, Sequence[Document | Question]] = {
             name: _items(corpus, name) for name in mixture
         }
-        _refuse_unknown_characters(self.items, vocab)
         longest = max(len(_text(item)) for items in self.items.values() for item in items)
-        self.buckets = [b for b in BUCKETS if b < block - 1] + [block - 1]
-        if block - 1 not in BUCKETS and longest < block - 1:
-            # The last bucket only has to hold what can occur.
-            self.buckets[-1] = min(self.buckets[-1], max(longest + 3, 8))
+        self.buckets = make_buckets(block - 1, longest + 3)
         self.window_size = WINDOW
 
     @property
@@ -151,11 +149,28 @@ class Batches:
         )
 
 
+def make_buckets(largest: int, expected: int) -> list[int]:
+    """Lengths up to `largest`, with one just above what is expected to occur."""
+    lengths = (*BUCKETS, *range(BUCKETS[-1] + BUCKET_STEP, largest, BUCKET_STEP))
+    ends = {largest, min(largest, expected)}
+    return sorted({*(length for length in lengths if length < min(ends)), *ends})
+
+
+def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: int) -> None:
+    """Refuse what would stop a training later: before the first step, not in the night."""
+    for name in mixture:
+        if name not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise WhenceError(f"unknown objective {name!r} in a mixture; known: {known}")
+        items = _items(corpus, name)
+        _refuse_unknown_characters(name, items, vocab)
+        for item in items:
+            if isinstance(item, Question):
+                QuestionAnswer(block).draw(item, vocab, random.Random(0))
+
+
 def make_objective(name: str, corpus: Corpus, block: int) -> Objective:
     """The objective that a mixture names; a picked span first needs its picker."""
-    if name not in OBJECTIVES:
-        known = ", ".join(OBJECTIVES)
-        raise WhenceError(f"unknown objective {name!r} in a mixture; known: {known}")
     if name == "picked":
         picks = pick_spans(corpus.documents(), corpus.questions("train"))
         return PickedSpan(block, picks=picks)
@@ -175,14 +190,12 @@ def _text(item: Document | Question) -> str:
 
 
 def _refuse_unknown_characters(
-    items: Mapping[str, Sequence[Document | Question]], vocab: Vocab
+    name: str, items: Sequence[Document | Question], vocab: Vocab
 ) -> None:
-    """Before the first step, not in the middle of the night."""
-    for name, entries in items.items():
-        unknown = vocab.unknown("".join(_text(entry) for entry in entries))
-        if unknown:
-            guilty = next(e for e in entries if set(unknown) & set(_text(e)))
-            raise WhenceError(
-                f"{name}: {len(unknown)} characters are not in the vocabulary, "
-                f"the first is {unknown[0]!r} in {_text(guilty)[:60]!r}"
-            )
+    unknown = vocab.unknown("".join(_text(item) for item in items))
+    if unknown:
+        guilty = next(item for item in items if set(unknown) & set(_text(item)))
+        raise WhenceError(
+            f"{name}: {len(unknown)} characters are not in the vocabulary, "
+            f"the first is {unknown[0]!r} in {_text(guilty)[:60]!r}"
+        )
