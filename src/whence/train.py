@@ -22,10 +22,10 @@ from whence.evaluate import accuracy
 from whence.model import GPT
 from whence.optim import make_optimizers, rate_factor, set_rates
 from whence.progress import Progress
-from whence.run import Run
+from whence.run import TRAINING, Run
 from whence.vocab import Vocab
 
-LOG_SECONDS = 1.0  # how often the loss goes into the log, at most
+LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
 
 
 class Interrupted(Exception):
@@ -45,6 +45,7 @@ class Clock:
     stage_tokens: int = 0  # targets that carried a loss
     stage_examples: int = 0
     evaluated: int = 0  # evaluations done
+    loss: float = math.nan  # of the stage, averaged over the last steps
     window: int = 0  # the place in the stage's batches
     batch: int = 0
 
@@ -52,6 +53,7 @@ class Clock:
         self.stage += 1
         self.stage_step = self.stage_tokens = self.stage_examples = self.window = self.batch = 0
         self.stage_seconds = 0.0
+        self.loss = math.nan
 
 
 def build_model(config: Config, vocab: Vocab) -> GPT:
@@ -73,8 +75,9 @@ def train(
     clock = Clock()
     saved = run.latest()
     if saved is not None:
-        clock = Clock(**saved["clock"])
-        model.load_state_dict(saved["model"])
+        with refuse_misfit(run):
+            clock = Clock(**saved["clock"])
+            model.load_state_dict(saved["model"])
     run.forget_after(clock.step)
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     dev = corpus.questions("dev") if config.train.evaluations else []
@@ -87,8 +90,9 @@ def train(
             bounds = stage_bounds(config, stage)
             optimizers = make_optimizers(model, stage)
             if saved is not None:
-                for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-                    optimizer.load_state_dict(state)
+                with refuse_misfit(run):
+                    for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+                        optimizer.load_state_dict(state)
                 saved = None
             batches = Batches(
                 corpus,
@@ -100,8 +104,7 @@ def train(
                 stage=stage.name,
             )
             stream = batches.read(Place(clock.window, clock.batch))
-            last_log = last_save = time.monotonic()
-            running = math.nan
+            last_save = time.monotonic()
             while (share := stage_share(bounds, clock, batches)) < 1:
                 began = time.monotonic()
                 batch, place = next(stream)
@@ -138,9 +141,9 @@ def train(
                 clock.stage_tokens += int((batch.targets != 0).sum())
                 clock.stage_examples += batch.examples
                 clock.window, clock.batch = place.window, place.batch
-                running = value if math.isnan(running) else 0.95 * running + 0.05 * value
+                clock.loss = value if math.isnan(clock.loss) else 0.95 * clock.loss + 0.05 * value
 
-                share = stage_share(bounds, clock, batches)
+                before, share = share, stage_share(bounds, clock, batches)
                 whole = whole_share(config, clock.stage, share)
                 if dev and due(config.train.evaluations, clock.evaluated, whole):
                     clock.evaluated += 1
@@ -154,14 +157,12 @@ def train(
                         correct=right,
                         total=total,
                     )
-                now = time.monotonic()
-                if now - last_log >= LOG_SECONDS or share >= 1 or clock.stage_step == 1:
-                    last_log = now
+                if int(share * LOG_LINES) > int(before * LOG_LINES) or clock.stage_step == 1:
                     run.log(
                         clock.step,
                         stage=stage.name,
                         seconds=round(clock.seconds, 3),
-                        loss=round(running, 5),
+                        loss=round(clock.loss, 5),
                         rate=round(rate, 5),
                         characters=clock.characters,
                     )
@@ -170,12 +171,12 @@ def train(
                     step=clock.step,
                     share=whole,
                     seconds=clock.seconds,
-                    loss=running,
+                    loss=clock.loss,
                     speed=clock.characters / max(clock.seconds, 1e-9),
                     score=score,
                 )
                 stop = asked_to_stop()
-                if stop or now - last_save >= config.train.save_seconds:
+                if stop or time.monotonic() - last_save >= config.train.save_seconds:
                     save(run, model, optimizers, clock)
                     last_save = time.monotonic()
                 if stop:
@@ -231,6 +232,18 @@ def save(run: Run, model: GPT, optimizers: list[torch.optim.Optimizer], clock: C
     )
 
 
+@contextmanager
+def refuse_misfit(run: Run) -> Iterator[None]:
+    """A checkpoint that does not fit is the user's to know of, not a programming error."""
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[-1].strip()
+        raise WhenceError(
+            f"{run.path / TRAINING} does not belong to the model of this run: {reason}"
+        ) from error
+
+
 def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor], Tensor]:
     """torch.compile where it works; otherwise one line, and eager from then on."""
     compiled: Callable[[Tensor, Tensor], Tensor] | None = torch.compile(model.loss, dynamic=False)
@@ -242,7 +255,7 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor], 
                 return compiled(inputs, targets)
             except Exception as error:  # no compiler, or any of the ways it can fail
                 compiled = None
-                reason = str(error).strip().splitlines()[0][:120]
+                reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
                 progress.say(f"torch.compile does not work here ({reason}); going on without it")
         return model.loss(inputs, targets)
 
