@@ -12,6 +12,9 @@ from typing import Any, BinaryIO
 
 from whence.errors import WhenceError
 
+LOCK = ".lock"
+TEMPORARY = ".tmp"
+
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Call `write` on a temporary file beside `path`, then put it in place in one step.
@@ -19,7 +22,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     A reader sees the old content or the new one, never a part, whatever kills the process; a full
     disk leaves the old file untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as stream:
@@ -97,14 +100,41 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def is_traceless(path: Path) -> bool:
+    """Whether a file holds nothing of anybody's: a lock, or what a killed process half wrote."""
+    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(TEMPORARY))
+
+
+def remove_temporary(folder: Path) -> None:
+    """Call it only while holding the folder: nobody else is writing then."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the folder; looking leaves no trace."""
+    try:
+        with open(folder / LOCK) as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; a second process is told who has it.
 
     The lock belongs to the open file: it goes away with the process, however that ends.
     """
-    path = folder / ".lock"
-    with open(path, "a+") as stream:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(folder / LOCK, "a+")  # noqa: SIM115
+    except OSError as error:
+        raise WhenceError(f"cannot write {folder}: {error.strerror or error}") from error
+    with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

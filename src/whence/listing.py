@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whence.errors import WhenceError
-from whence.files import exclusive, read_json, read_lines
+from whence.files import is_held, read_json, read_lines
 from whence.progress import clock
 
 
@@ -38,8 +38,4 @@ def _row(run: Path, folder: Path) -> tuple[str, str, str, str, str]:
 
 def _state(run: Path) -> str:
     """A run that nobody holds and that is not finished was interrupted."""
-    try:
-        with exclusive(run):
-            return "interrupted"
-    except WhenceError:
-        return "running"
+    return "running" if is_held(run) else "interrupted"

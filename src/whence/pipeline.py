@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from whence.answer import read_prompt
+from whence.batches import check_mixture
 from whence.config import Config, CorpusConfig, to_table
 from whence.corpus import load_corpus
 from whence.corpus.base import Corpus, Split
@@ -27,15 +29,22 @@ def make_vocab(corpus: Corpus) -> Vocab:
     return Vocab.from_text(corpus.vocabulary_text())
 
 
+def check(config: Config, corpus: Corpus | None = None) -> None:
+    """Refuse now what would stop the recipe later; `corpus` saves loading its corpus again."""
+    corpus = corpus or open_corpus(config.corpus)
+    vocab = make_vocab(corpus)
+    build_model(config, vocab)
+    for stage in config.stages:
+        check_mixture(corpus, vocab, stage.mixture, config.model.context)
+    check_answers(corpus.questions("dev"), f"{corpus.name}, dev")
+    for question in corpus.questions("dev"):
+        read_prompt(question.text, vocab, config.model.context)
+
+
 def begin(config: Config, path: Path) -> Run:
     """Check that the recipe can run, then make its directory: a bad one leaves nothing."""
-    corpus = open_corpus(config.corpus)
-    vocab = make_vocab(corpus)
-    model = build_model(config, vocab)
-    run = Run.create(path, config)
-    vocab.save(run.path / "vocab.json")
-    run.write_origin(corpus, model)
-    return run
+    check(config)
+    return Run.create(path, config)
 
 
 def carry_out(run: Run, title: str = "") -> dict[str, Any]:
@@ -44,8 +53,12 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
         if run.finished:
             return dict(read_json(run.path / "evaluation.json"))
         corpus = open_corpus(run.config.corpus)
+        if not (run.path / "vocab.json").exists():
+            make_vocab(corpus).save(run.path / "vocab.json")
         vocab = run.vocab()
         model = build_model(run.config, vocab)
+        if not run.origin():
+            run.write_origin(corpus, model)
         progress = Progress(title or run.path.name)
         said = model.describe()
         progress.say(
@@ -55,7 +68,6 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
         spent = train(run, corpus, vocab, model, progress)
         run.save_model(model, vocab)
         split: Split = "dev"
-        check_answers(corpus.questions(split), f"{corpus.name}, {split}")
         began = time.monotonic()
         answers = evaluate(model, vocab, corpus, split)
         result: dict[str, Any] = {

@@ -22,8 +22,10 @@ from whence.errors import WhenceError
 from whence.files import (
     append_line,
     exclusive,
+    is_traceless,
     read_json,
     read_lines,
+    remove_temporary,
     write_bytes,
     write_json,
     write_lines,
@@ -47,12 +49,11 @@ class Run:
     def create(cls, root: Path | str, config: Config) -> Run:
         """A new, empty run directory; one that holds a run is refused, never overwritten."""
         path = Path(root)
-        if (path / "config.toml").exists():
-            raise WhenceError(f"{path} holds a run already: `whence resume {path}` goes on with it")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise WhenceError(f"{path} exists and is not an empty folder")
+        _refuse_used(path)
         config = replace(config, study=StudyConfig(baselines=config.study.baselines))
-        write_text(path / "config.toml", to_toml(config))
+        with exclusive(path):
+            _refuse_used(path)  # somebody may have been faster
+            write_text(path / "config.toml", to_toml(config))
         return cls(path, config)
 
     @classmethod
@@ -64,8 +65,10 @@ class Run:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Only one process trains in a run directory."""
+        """Only one process trains in a run directory; it clears what a kill left half-written."""
         with exclusive(self.path):
+            remove_temporary(self.path)
+            remove_temporary(self.path / WEIGHTS)
             yield
 
     # What happened
@@ -137,12 +140,21 @@ class Run:
             model = GPT(self.config.model, len(self.vocab()))
             try:
                 model.load_state_dict(state["model"])
-            except (KeyError, RuntimeError) as error:
-                raise WhenceError(f"{self.path / TRAINING}: of another model") from error
+            except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+                raise WhenceError(
+                    f"{self.path / TRAINING} does not belong to the model of this run"
+                ) from error
             return model.eval()
         if not (self.path / WEIGHTS / "model.safetensors").exists():
             raise WhenceError(f"{self.path} has no checkpoint yet")
         return GPT.from_pretrained(self.path / WEIGHTS).eval()
+
+
+def _refuse_used(path: Path) -> None:
+    if (path / "config.toml").exists():
+        raise WhenceError(f"{path} holds a run already: `whence resume {path}` goes on with it")
+    if path.exists() and (not path.is_dir() or any(not is_traceless(p) for p in path.iterdir())):
+        raise WhenceError(f"{path} exists and is not an empty folder")
 
 
 def load_tensors(path: Path) -> Any:
