@@ -6,6 +6,7 @@ one character a step, each at its own position. Rows that are done leave the bat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from whence.corpus.questions import recognise
 from whence.errors import WhenceError
 from whence.model import GPT, State
+from whence.objective import refuse_special
 from whence.vocab import MASK, Vocab
 
 LONGEST_ANSWER = 32  # characters, as in the course
@@ -32,7 +35,7 @@ class Answer:
 
     @property
     def probability(self) -> float:
-        return float(torch.tensor(self.log_probability).exp())
+        return math.exp(self.log_probability)
 
 
 def read_prompt(question: str, vocab: Vocab, context: int) -> list[int]:
@@ -41,6 +44,7 @@ def read_prompt(question: str, vocab: Vocab, context: int) -> list[int]:
         raise WhenceError(
             f"{question!r} has no question mark; expected e.g. 'Where was NAME born?'"
         )
+    refuse_special(question)
     prompt = [*vocab.encode(question), MASK]
     if len(prompt) > context:
         raise WhenceError(
@@ -138,5 +142,13 @@ class Answerer:
     def ask(self, names: str | Sequence[str]) -> list[Answer]:
         """Names become `Where was NAME born?`; what ends in a question mark is asked as it is."""
         listed = [names] if isinstance(names, str) else list(names)
-        questions = [n if n.rstrip().endswith("?") else f"Where was {n} born?" for n in listed]
-        return answer_questions(self.model, self.vocab, questions)
+        return answer_questions(self.model, self.vocab, [as_question(text) for text in listed])
+
+
+def as_question(text: str) -> str:
+    """A name becomes the course's question; a question that lost its mark is refused."""
+    if text.rstrip().endswith("?"):
+        return text
+    if recognise(f"{text.strip()}?")[0]:
+        raise WhenceError(f"{text!r} has no question mark; did you mean {text.strip() + '?'!r}?")
+    return f"Where was {text} born?"

@@ -24,6 +24,8 @@ class Commands(click.Group):
         except WhenceError as error:
             click.echo(f"whence: {error}", err=True)
             context.exit(2)
+        except BrokenPipeError:
+            raise  # `whence ls | head`: click ends quietly
         except OSError as error:
             click.echo(f"whence: {error.filename or 'disk'}: {error.strerror or error}", err=True)
             context.exit(2)
@@ -66,8 +68,8 @@ def _finish(run: Any) -> None:
 
     try:
         result = carry_out(run)
-    except Interrupted as interruption:
-        click.echo(f"{interruption}; go on with: whence resume {run.path}", err=True)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        click.echo(f"{str(stop) or 'stopped'}; go on with: whence resume {run.path}", err=True)
         sys.exit(130)
     low, high = result["interval"]
     click.echo(
@@ -98,9 +100,9 @@ def study(
         folder = _unused(folder)
     try:
         result = run_study(config, folder, command_line())
-    except Interrupted as interruption:
+    except (Interrupted, KeyboardInterrupt) as stop:
         again = f"{command_line()} --out {folder}" if out is None else command_line()
-        click.echo(f"{interruption}; go on with: {again}", err=True)
+        click.echo(f"{str(stop) or 'stopped'}; go on with: {again}", err=True)
         sys.exit(130)
     report = write_report(result, folder / "report.html")
     click.echo(json.dumps(result, ensure_ascii=False) if as_json else table(result))
@@ -198,7 +200,10 @@ def export(run: Path, folder: Path) -> None:
 
 
 def _with_corpus(changes: tuple[str, ...], corpus: str | None) -> list[str]:
-    return [*changes, *([f"corpus.name={json.dumps(corpus)}"] if corpus else [])]
+    return [
+        *changes,
+        *([f"corpus.name={json.dumps(corpus, ensure_ascii=False)}"] if corpus else []),
+    ]
 
 
 def _unused(path: Path) -> Path:

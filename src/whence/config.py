@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -75,6 +76,11 @@ class ModelConfig:
             raise WhenceError(f"model.bottleneck must lie in 0..{self.context}")
         if self.bottleneck and self.layers < 2:
             raise WhenceError("model.bottleneck needs at least two layers: one down, one up")
+        if self.bottleneck and self.layers == 2 and self.attention != "softmax":
+            raise WhenceError(
+                f"model.attention = {self.attention!r} would not run: the two layers of a "
+                "bottleneck are cross-attention; set model.layers to 3 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,13 @@ class StageConfig:
         for name in ("epochs", "steps", "warmup", "decay", "clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise WhenceError(f"stage {self.name!r}: {name} must not be negative")
-        if self.batch < 1 or self.share <= 0:
-            raise WhenceError(f"stage {self.name!r}: batch and share must be above zero")
+        for name in ("batch", "share", "rate", "muon_rate"):
+            if getattr(self, name) <= 0:
+                raise WhenceError(f"stage {self.name!r}: {name} must be above zero")
+        if not 0 <= self.beta2 < 1:
+            raise WhenceError(f"stage {self.name!r}: beta2 must lie in [0, 1), not {self.beta2}")
+        if not 0 <= self.floor <= 1:
+            raise WhenceError(f"stage {self.name!r}: floor must lie in [0, 1], not {self.floor}")
 
 
 @dataclass(frozen=True)
@@ -135,6 +146,10 @@ class SystemConfig:
     set: dict[str, Any] = field(default_factory=dict)  # dotted key -> value
     skip: tuple[str, ...] = ()  # stages that it leaves out
 
+    def __post_init__(self) -> None:
+        if not self.name or self.name.startswith(".") or set(self.name) & set("/\\\0\n"):
+            raise WhenceError(f"a system's name becomes a folder; {self.name!r} cannot")
+
 
 @dataclass(frozen=True)
 class StudyConfig:
@@ -159,6 +174,9 @@ class Config:
     def __post_init__(self) -> None:
         if not self.stages:
             raise WhenceError("a recipe needs at least one [[stages]]")
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) != len(names):
+            raise WhenceError(f"two stages have one name: {', '.join(names)}")
         bounded = self.train.seconds or self.train.steps
         for stage in self.stages:
             if not (bounded or stage.steps or stage.epochs):
@@ -235,21 +253,25 @@ def set_value(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _element(entries: list[Any], name: str, key: str) -> Any:
-    if name.isdigit() and int(name) < len(entries):
+    if name.isdecimal() and int(name) < len(entries):
         return entries[int(name)]
     for entry in entries:
         if isinstance(entry, dict) and entry.get("name") == name:
             return entry
-    known = [entry.get("name", str(i)) for i, entry in enumerate(entries)]
+    known = [
+        str(entry.get("name", i)) if isinstance(entry, dict) else str(i)
+        for i, entry in enumerate(entries)
+    ]
     raise WhenceError(f"{key}: no entry {name!r}{_nearest(name, known)}")
 
 
 def parse_value(text: str) -> Any:
     """A TOML value; bare words are taken as text, so `--set model.attention=rope` works."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def _build(kind: type[T], table: Any, where: str) -> T:
@@ -296,11 +318,13 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, path)  # type: ignore[arg-type]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value) if abs(value) < 2**63 else math.inf
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise WhenceError(f"{path} must be {_name(hint)}, not {_show(value)}")
-    if isinstance(value, float) and value != value:
-        raise WhenceError(f"{path} must be a number, not nan")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WhenceError(f"{path} must be a finite number, not {value}")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise WhenceError(f"{path} must be a number of at most 64 bits, not {value}")
     return value
 
 

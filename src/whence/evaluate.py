@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,25 @@ def score(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "accuracy": 100 * correct / total,
         "interval": [low, high],
     }
+
+
+def paired(
+    first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]
+) -> tuple[int, int, float]:
+    """Questions that only the first, only the second got right, and McNemar's exact p-value.
+
+    Two systems asked the same questions are compared question by question: where both are right
+    or both are wrong nothing is learned; the rest would fall half and half if they were equal.
+    """
+    if [r["question"] for r in first] != [r["question"] for r in second]:
+        raise WhenceError("a paired comparison needs the same questions in the same order")
+    wins = sum(bool(a["correct"]) and not b["correct"] for a, b in zip(first, second, strict=True))
+    losses = sum(
+        bool(b["correct"]) and not a["correct"] for a, b in zip(first, second, strict=True)
+    )
+    total = wins + losses
+    tail = sum(math.comb(total, k) for k in range(min(wins, losses) + 1))
+    return wins, losses, min(1.0, float(Fraction(2 * tail, 2**total)))
 
 
 def check_answers(questions: Sequence[Question], what: str) -> None:
@@ -128,7 +149,7 @@ def london(train: Sequence[Question]) -> Guess:
 
 def most_common_place(train: Sequence[Question]) -> Guess:
     """The place that most of the training questions have; ties go to the first in the alphabet."""
-    counts = Counter(question.answer for question in train if question.answer is not None)
+    counts = Counter(str(question.answer) for question in _answered(train))
     best = min(counts, key=lambda place: (-counts[place], place))
     return lambda questions: [best] * len(questions)
 
@@ -139,32 +160,36 @@ def similar_name(train: Sequence[Question]) -> Guess:
     Names are vectors of character n-grams (1 to 4, with word boundaries), weighted by rarity and
     compared by their cosine.
     """
-    known = [question for question in train if question.answer is not None]
+    known = _answered(train)
     grams = [_grams(question.name) for question in known]
-    counts = Counter(gram for counted in grams for gram in counted)
-    numbers = {gram: number for number, gram in enumerate(counts)}
-    rarity = np.log((1 + len(known)) / (1 + np.array(list(counts.values())))) + 1
-
-    def vectors(names: Sequence[Counter[str]]) -> Any:
-        matrix = np.zeros((len(names), len(numbers)), dtype=np.float32)
-        for row, counted in enumerate(names):
-            for gram, count in counted.items():
-                if gram in numbers:
-                    matrix[row, numbers[gram]] = count * rarity[numbers[gram]]
-        norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-        return matrix / np.maximum(norms, 1e-12)
-
-    table = vectors(grams)
+    holders: dict[str, list[tuple[int, int]]] = {}  # gram -> who has it, and how often
+    for number, counted in enumerate(grams):
+        for gram, count in counted.items():
+            holders.setdefault(gram, []).append((number, count))
+    rarity = {gram: math.log((1 + len(known)) / (1 + len(h))) + 1 for gram, h in holders.items()}
+    table = {gram: np.array(h).T for gram, h in holders.items()}
+    lengths = np.array([math.hypot(*(n * rarity[g] for g, n in c.items())) for c in grams])
 
     def guess(questions: Sequence[Question]) -> list[str]:
-        answers: list[str] = []
-        for first in range(0, len(questions), 256):
-            asked = vectors([_grams(q.name) for q in questions[first : first + 256]])
-            nearest = (asked @ table.T).argmax(1)
-            answers += [str(known[number].answer) for number in nearest]
+        answers = []
+        for question in questions:
+            # Only who shares a gram is looked at: a table of all by all would not fit the memory.
+            shared = np.zeros(len(known))
+            for gram, count in _grams(question.name).items():
+                if gram in table:
+                    people, counts = table[gram]
+                    shared[people] += count * rarity[gram] ** 2 * counts
+            answers.append(str(known[int((shared / lengths).argmax())].answer))
         return answers
 
     return guess
+
+
+def _answered(train: Sequence[Question]) -> list[Question]:
+    known = [question for question in train if question.answer is not None]
+    if not known:
+        raise WhenceError("there are no answered training questions to guess from")
+    return known
 
 
 def _grams(name: str) -> Counter[str]:
@@ -179,10 +204,14 @@ BASELINES: dict[str, Callable[[Sequence[Question]], Guess]] = {
 }
 
 
-def baseline(name: str, corpus: Corpus, split: Split) -> list[dict[str, Any]]:
-    """A baseline's answers to a split, as records."""
+def check_baseline(name: str) -> None:
     if name not in BASELINES:
         raise WhenceError(f"unknown baseline {name!r}; known: {', '.join(BASELINES)}")
+
+
+def baseline(name: str, corpus: Corpus, split: Split) -> list[dict[str, Any]]:
+    """A baseline's answers to a split, as records."""
+    check_baseline(name)
     questions = corpus.questions(split)
     guesses = BASELINES[name](corpus.questions("train"))(questions)
     ledger = ledger_of(corpus)

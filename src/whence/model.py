@@ -46,7 +46,7 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
     if name not in MECHANISMS:
         raise WhenceError(f"unknown attention {name!r}; known: {', '.join(sorted(MECHANISMS))}")
     options: dict[str, Any] = {} if mechanism else dict(config.options)
-    if config.positions == "rope" and name != "rope":
+    if is_rotary(config) and name != "rope":
         options["rope"] = True
     if config.qk_norm:
         options["qk_norm"] = True
@@ -62,6 +62,11 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
         )
     except (TypeError, ValueError) as error:
         raise WhenceError(f"attention {name!r}: {error}") from error
+
+
+def is_rotary(config: ModelConfig) -> bool:
+    """Whether positions are rotations of queries and keys, in every block."""
+    return config.attention == "rope" or config.positions == "rope"
 
 
 class Block(nn.Module):
@@ -108,8 +113,7 @@ class GPT(nn.Module):
         self.config = config
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(vocabulary, config.width)
-        rotary = config.attention == "rope" or config.positions == "rope"
-        learned = config.positions == "learned" or (config.positions == "auto" and not rotary)
+        learned = config.positions in ("learned", "auto") and not is_rotary(config)
         self.positions = (
             nn.Parameter(torch.zeros(config.context, config.width)) if learned else None
         )
@@ -162,10 +166,11 @@ class GPT(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What really runs, read off the modules themselves and not off the configuration."""
         middle = self.layers()[len(self.blocks) // 2]
+        rotation = "rope" if middle.attention.rotation is not None else "none"
         return {
             "parameters": self.parameter_count(),
             "layers": len(self.blocks),
-            "positions": "learned" if self.positions is not None else "none",
+            "positions": "learned" if self.positions is not None else rotation,
             "bottleneck": self.latents.shape[1] if self.latents is not None else 0,
             "attention": middle.attention.describe(),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from typing import Any
 from whence.config import Config, SystemConfig, change, to_table, to_toml
 from whence.corpus.base import Corpus, Split
 from whence.errors import WhenceError
-from whence.evaluate import baseline, check_answers, score
+from whence.evaluate import baseline, check_answers, check_baseline, score
 from whence.files import exclusive, read_json, read_lines, write_json, write_text
-from whence.pipeline import begin, carry_out, open_corpus
+from whence.pipeline import begin, carry_out, check, open_corpus
 from whence.progress import Progress, clock
 from whence.run import Run, machine, versions
 
@@ -23,20 +24,35 @@ SPLIT: Split = "dev"
 
 def system_config(config: Config, system: SystemConfig) -> Config:
     """The recipe as one row of the table runs it."""
-    table = to_table(change(config, system.set))
+    table = to_table(change(config, dotted(system.set)))
     names = [stage["name"] for stage in table["stages"]]
     unknown = [name for name in system.skip if name not in names]
     if unknown:
         raise WhenceError(f"system {system.name!r} skips stage {unknown[0]!r}, which is not there")
     kept = [stage for stage in table["stages"] if stage["name"] not in system.skip]
-    if system.skip and table["train"]["seconds"]:
-        # The stages that stay keep the seconds that they had: skipping one must not lengthen them.
+    if kept:
+        # The stages that stay keep the time that they had: skipping one must not lengthen them.
         whole = sum(stage["share"] for stage in table["stages"])
         left = sum(stage["share"] for stage in kept)
         table["train"]["seconds"] *= left / whole
+        table["train"]["steps"] = round(table["train"]["steps"] * left / whole)
     table["stages"] = kept
     table["study"] = {}
     return change(config, table)
+
+
+def dotted(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`set = { model = { width = 64 } }` changes one field, as `"model.width" = 64` does."""
+    flat: dict[str, Any] = {}
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and key in ("corpus", "model", "train", "stages"):
+            for name, inner in value.items():
+                named = key == "stages" and isinstance(inner, Mapping)
+                fields = inner.items() if named else [("", inner)]
+                flat.update({f"{key}.{name}.{f}".rstrip("."): given for f, given in fields})
+        else:
+            flat[key] = value
+    return flat
 
 
 def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
@@ -49,6 +65,10 @@ def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
     rows = {system.name: system_config(config, system) for system in config.study.systems}
     corpus = open_corpus(config.corpus)
     check_answers(corpus.questions(SPLIT), f"{corpus.name}, {SPLIT}")
+    for name in config.study.baselines:
+        check_baseline(name)
+    for row in rows.values():  # all of them now: the last must not fail after hours
+        check(row, corpus if row.corpus == config.corpus else None)
     _claim_folder(folder, config)
     with exclusive(folder):
         began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
