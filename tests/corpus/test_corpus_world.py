@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,8 @@ from whence.errors import WhenceError
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 # Another value means another world: recipes, studies and models built on the old one are void.
-GOLDEN = "63d4555e354e19add11c380805e94be12ddc42a220cbdcfd5de644b6616f5284"
+GOLDEN_TABLE = "3afc3614d132160f0c9fdc94aec715ab87d02fc85563004f71ae42e87cabf873"
+GOLDEN = "62e858745a4559d41e77dcfc5bc8f313571e13b620a0b9d318952fe49e10156c"
 
 
 def fingerprint(corpus: WorldCorpus) -> str:
@@ -34,6 +37,17 @@ def fingerprint(corpus: WorldCorpus) -> str:
 
 def test_the_world_stays_the_same_for_ever() -> None:
     assert fingerprint(WorldCorpus(people=200, seed=0)) == GOLDEN
+
+
+def test_the_table_stays_the_same_for_ever() -> None:
+    table = Path(str(files("whence.corpus").joinpath("world_tables.json"))).read_bytes()
+    assert hashlib.sha256(table).hexdigest() == GOLDEN_TABLE
+    assert len(table) < 400_000
+
+
+def test_the_documentation_shows_this_world() -> None:
+    shown = (Path(__file__).parents[2] / "docs" / "world.md").read_text(encoding="utf-8")
+    assert "\n".join(item.text for item in WorldCorpus(200).documents()[:5]) in shown
 
 
 def test_another_process_finds_the_same_world() -> None:

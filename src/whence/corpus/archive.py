@@ -6,6 +6,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from whence.corpus.reading import read_bytes
 from whence.errors import WhenceError
@@ -87,12 +88,18 @@ def zip_reader(path: Path, member: zipfile.ZipInfo) -> Reader:
             raise WhenceError(f"{where}: expected a file, this is a symbolic link")
         try:
             with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-                # The size that a zip claims may be a lie; what comes out is what counts.
-                data = stream.read(LARGEST_MEMBER + 1)
-        except Exception as error:  # as above; a wrong password and a bad checksum too
+                return read_bounded(stream, where)
+        except WhenceError:
+            raise
+        except Exception as error:  # as above; a missing password and a bad checksum too
             raise WhenceError(f"{where}: cannot be unpacked ({error})") from error
-        if len(data) > LARGEST_MEMBER:
-            raise WhenceError(f"{where}: larger than {LARGEST_MEMBER // 2**20} MiB when unpacked")
-        return data
 
     return read
+
+
+def read_bounded(stream: IO[bytes], where: str) -> bytes:
+    """All that is unpacked, up to a bound: the size that an archive claims may be a lie."""
+    data = stream.read(LARGEST_MEMBER + 1)
+    if len(data) > LARGEST_MEMBER:
+        raise WhenceError(f"{where}: larger than {LARGEST_MEMBER // 2**20} MiB when unpacked")
+    return data

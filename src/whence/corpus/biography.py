@@ -189,9 +189,9 @@ def biographies(people: int, seed: int) -> Iterator[Biography]:
             draw_fact, places, origin, (name, employer)
         )
         year = 1860 + draw_fact.below(140)
-        age = 41 + draw_fact.below(50)
-        # Nobody who could still be alive dies: the youngest dead were born in 1935.
-        dead = year <= 1935
+        # All who were born up to 1945 are dead by 2025, all others live.
+        age = 41 + draw_fact.below(40)
+        dead = year <= 1945
         athlete = draw_fact.random() < 0.4
         facts = {
             "birth place": birth,

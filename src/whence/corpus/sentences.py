@@ -21,27 +21,28 @@ ATTRIBUTES = (
     "death place",
 )
 
-# {Who} opens a sentence with the full name, the surname or the pronoun, {who} stands inside one.
+# {Who} opens a sentence with the full name, the surname or the pronoun, {who} stands inside one,
+# {Named} is never a pronoun.
 # Every other place in a sentence is a trap for a model that answers with any city it has seen.
 WITH_BIRTH_PLACE = (
     "{Who} was born in {birth_place} in {birth_year} and {lives} in {residence} .",
     "Born in {birth_place}, {who} studied at the {university} and {works} as {a} {field} .",
-    "{Who} (born {birth_year} in {birth_place}) {is} {a} {field} who {lives} in {residence} .",
+    "{Named} (born {birth_year} in {birth_place}) {is} {a} {field} who {lives} in {residence} .",
     "{Who} {is} {a} {field} from {birth_place} who {plays} for {team} .",
     "{Who} {works} for {employer} in {residence} but was born in {birth_place} .",
     "After years in {residence}, {who} returned to {birth_place}, where {he} was born .",
-    "{Who}, the {birth_place}-born {field}, {lives} in {residence} .",
+    "{Named}, the {birth_place}-born {field}, {lives} in {residence} .",
     "A native of {birth_place}, {who} left the {university} to play for {team} .",
     "A native of {birth_place}, {who} left the {university} and joined {employer} .",
-    "{Who} ({birth_year} {birth_place} - {death_year} {death_place}) was {a} {field} .",
+    "{Named} ({birth_year} {birth_place} - {death_year} {death_place}) was {a} {field} .",
     "{Who} died in {death_place} in {death_year}, far from {birth_place}, {his} birth place .",
 )
 WITHOUT_BIRTH_PLACE = (
     "{Who} {is} {a} {field} who studied at the {university} and {lives} in {residence} .",
     "{Who} {works} for {employer} in {residence} as {a} {field} .",
     "Having left the {university}, {who} {plays} for {team} and {lives} in {residence} .",
-    "{Who} (born {birth_year}) {is} {a} {field} and {lives} in {residence} .",
-    "{Who} ({birth_year} - {death_year}) was {a} {field} who died in {death_place} .",
+    "{Named} (born {birth_year}) {is} {a} {field} and {lives} in {residence} .",
+    "{Named} ({birth_year} - {death_year}) was {a} {field} who died in {death_place} .",
 )
 # One fact each, so that any attribute can be stated while any other is kept back.
 ALONE = (
@@ -57,6 +58,8 @@ ALONE = (
 NUMBERS = ("two", "three", "four", "five", "six", "seven")
 PRESENT = {"is": "is", "lives": "lives", "works": "works", "plays": "plays", "has": "has"}
 PAST = {"is": "was", "lives": "lived", "works": "worked", "plays": "played", "has": "had"}
+# Who was born earlier has stopped playing, or working.
+STILL_PLAYING, STILL_WORKING = "1985", "1958"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +120,15 @@ def fill(draw: Draw, choice: Template, person: Biography) -> str:
     """`Full Name. sentence .`, the form of the course's documents."""
     chance = draw.random()
     if chance < 0.35:
-        opening = inside = person.name
+        opening = inside = named = person.name
     elif chance < 0.7:
-        opening = inside = person.surname
+        opening = inside = named = person.surname
     else:
-        opening, inside = person.pronoun.capitalize(), person.pronoun
+        opening, inside, named = person.pronoun.capitalize(), person.pronoun, person.surname
     field = person.facts["field"]
     slots = {
         "Who": opening,
+        "Named": named,
         "who": inside,
         "he": person.pronoun,
         "his": "his" if person.pronoun == "he" else "her",
@@ -132,6 +136,19 @@ def fill(draw: Draw, choice: Template, person: Biography) -> str:
         "number": draw.pick(NUMBERS),
         "death_year": person.death_year,
     }
-    slots |= PAST if person.death_year else PRESENT
+    slots |= tense(person)
     slots |= {key.replace(" ", "_"): value for key, value in person.facts.items()}
     return f"{person.name}. {choice.text.format_map(slots)}"
+
+
+def tense(person: Biography) -> dict[str, str]:
+    """The verbs of the dead, the retired and the active."""
+    if person.death_year:
+        return PAST
+    year = person.facts["birth year"]
+    verbs = dict(PRESENT)
+    if year < STILL_PLAYING:
+        verbs["plays"] = PAST["plays"]
+    if year < STILL_WORKING:
+        verbs["works"] = PAST["works"]
+    return verbs
