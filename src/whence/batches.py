@@ -23,7 +23,7 @@ from whence.picker import pick_spans
 from whence.vocab import PAD, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
-BUCKETS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)  # lengths that batches are padded to
+BUCKETS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)  # lengths that a compiler sees
 BUCKET_STEP = 32  # beyond those
 
 
@@ -64,7 +64,9 @@ class Batches:
         positions: int,
         seed: int,
         stage: str,
+        repeat_shapes: bool = False,
     ) -> None:
+        """`repeat_shapes`: round lengths up to a few buckets, as a compiler wants it."""
         self.vocab = vocab
         self.positions = max(positions, block)
         self.seed = seed
@@ -76,8 +78,9 @@ class Batches:
         self.items: dict[str, Sequence[Document | Question]] = {
             name: _items(corpus, name) for name in mixture
         }
-        longest = max(len(_text(item)) for items in self.items.values() for item in items)
-        self.buckets = make_buckets(block - 1, longest + 3)
+        self.repeat_shapes = repeat_shapes
+        beyond = range(BUCKETS[-1] + BUCKET_STEP, block - 1, BUCKET_STEP)
+        self.buckets = [b for b in (*BUCKETS, *beyond) if b < block - 1] + [block - 1]
         self.window_size = WINDOW
 
     @property
@@ -131,15 +134,17 @@ class Batches:
         return draws
 
     def bucket(self, length: int) -> int:
+        if not self.repeat_shapes:
+            return length
         return next(bucket for bucket in self.buckets if length <= bucket)
 
     def collate(self, draws: list[Draw]) -> Batch:
-        """Pad rows to the bucket and the batch to its full number of rows, so shapes repeat."""
+        """Pad rows to the longest of the batch; for a compiler to the bucket, and rows too."""
         length = self.bucket(max(len(inputs) for inputs, _ in draws))
-        rows = max(1, self.positions // length)
         blank = [PAD] * length
         inputs = [row + blank[len(row) :] for row, _ in draws]
         targets = [row + blank[len(row) :] for _, row in draws]
+        rows = max(1, self.positions // length) if self.repeat_shapes else len(draws)
         empty = [blank] * (rows - len(draws))
         return Batch(
             torch.tensor(inputs + empty),
@@ -147,13 +152,6 @@ class Batches:
             len(draws),
             sum(len(row) for row, _ in draws),
         )
-
-
-def make_buckets(largest: int, expected: int) -> list[int]:
-    """Lengths up to `largest`, with one just above what is expected to occur."""
-    lengths = (*BUCKETS, *range(BUCKETS[-1] + BUCKET_STEP, largest, BUCKET_STEP))
-    ends = {largest, min(largest, expected)}
-    return sorted({*(length for length in lengths if length < min(ends)), *ends})
 
 
 def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: int) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.attention import MECHANISMS, Attention
+from whence.attention.dropout import Dropout
 from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.files import read_json, write_bytes, write_json
@@ -81,7 +82,7 @@ class Block(nn.Module):
         self.up = nn.Linear(width, 4 * width, bias=config.bias)
         self.activation = nn.GELU() if config.activation == "gelu" else SquaredReLU()
         self.down = nn.Linear(4 * width, width, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def mlp(self, x: Tensor) -> Tensor:
         mixed: Tensor = self.down(self.activation(self.up(self.norm2(x))))
@@ -117,7 +118,7 @@ class GPT(nn.Module):
         self.positions = (
             nn.Parameter(torch.zeros(config.context, config.width)) if learned else None
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         cross = "softmax" if config.bottleneck else None
         self.blocks = nn.ModuleList(
             Block(config, cross if number in (0, config.layers - 1) else None)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whence.attention.base import Attention, State
+from whence.attention.dropout import drop
 
 
 class Softmax(Attention):
@@ -15,6 +16,9 @@ class Softmax(Attention):
     mechanism = "softmax"
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        if self.dropout and self.training:
+            # With dropout torch's kernel writes the weights out as well, and draws slowly.
+            return drop(self.weights(queries, keys, padding), self.dropout, True) @ values
         if self.causal:
             # Torch's kernel multiplies hidden values by a weight of zero, and 0 * NaN is NaN. The
             # NaN still reaches every later position, through its key.
@@ -27,7 +31,6 @@ class Softmax(Attention):
             keys,
             values,
             attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
             is_causal=self.causal and mask is None,
         )
 
