@@ -10,6 +10,9 @@ Needs torch and nothing else.
 """
 
 from whence.attention.base import Attention, State
+from whence.attention.linformer import Linformer
+from whence.attention.perceiver import Perceiver
+from whence.attention.performer import Performer
 from whence.attention.rope import Rope
 from whence.attention.rotation import Rotation
 from whence.attention.softmax import Softmax
@@ -17,6 +20,19 @@ from whence.attention.softmax import Softmax
 MECHANISMS: dict[str, type[Attention]] = {
     "softmax": Softmax,
     "rope": Rope,
+    "perceiver": Perceiver,
+    "linformer": Linformer,
+    "performer": Performer,
 }
 
-__all__ = ["MECHANISMS", "Attention", "Rope", "Rotation", "Softmax", "State"]
+__all__ = [
+    "MECHANISMS",
+    "Attention",
+    "Linformer",
+    "Perceiver",
+    "Performer",
+    "Rope",
+    "Rotation",
+    "Softmax",
+    "State",
+]

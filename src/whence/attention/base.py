@@ -7,10 +7,9 @@ values, so each has a `pattern` (B, H, T, S) with
 
     forward(x) == project(pattern(x) @ values(x))        (evaluation mode)
 
-and what is drawn is what the model did. A new mechanism writes two methods, `mix` (fast) and
-`weights` (the pattern that `mix` applies); `docs/add-a-mechanism.md` shows one. Decoding works at
-once through the general `prefill` and `step` below, which recompute; a mechanism with a cheaper
-state overrides them.
+and what is drawn is what the model did. A new mechanism writes one method, `mix`;
+`docs/add-a-mechanism.md` shows one. Its pattern and its decoding then work at once, through the
+general `weights`, `prefill` and `step` below; a mechanism with a shorter way overrides them.
 """
 
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whence.attention.dropout import drop
 from whence.attention.rotation import Rotation
 
 State = dict[str, Tensor]
@@ -38,8 +38,6 @@ class Attention(nn.Module):
     """
 
     mechanism: ClassVar[str] = ""
-    # Mechanisms whose weights do not come from queries and keys have neither to rotate or norm.
-    uses_keys: ClassVar[bool] = True
     # What the rows of `pattern` promise: that they sum to one over the visible sources.
     rows_sum_to_one: bool = True
 
@@ -64,9 +62,6 @@ class Attention(nn.Module):
             raise ValueError(f"width {width} is not a multiple of {heads} heads")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), not {dropout}")
-        if (rope or qk_norm) and not self.uses_keys:
-            option = "rope" if rope else "qk_norm"
-            raise ValueError(f"{self.mechanism} has no queries and keys, so {option} means nothing")
         self.width, self.heads, self.context, self.causal = width, heads, context, causal
         self.head_width = width // heads
         self.dropout, self.qk_norm, self.seed = dropout, qk_norm, seed
@@ -87,8 +82,14 @@ class Attention(nn.Module):
         raise NotImplementedError
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
-        """The (B,H,T,S) weights by which `mix` mixes the values."""
-        raise NotImplementedError
+        """The (B,H,T,S) weights by which `mix` mixes the values: what it makes of the identity."""
+        identity = torch.eye(keys.shape[2], dtype=keys.dtype, device=keys.device)
+        identity = identity.expand(*keys.shape[:2], -1, -1)
+        training = self.training
+        try:
+            return self.eval().mix(queries, keys, identity, padding)
+        finally:
+            self.train(training)
 
     def options(self) -> dict[str, Any]:
         """The mechanism's own settings, for `describe`."""
@@ -153,11 +154,8 @@ class Attention(nn.Module):
             "width": self.width,
             "heads": self.heads,
             "context": self.context,
-            **(
-                {"rope": self.rotation is not None, "qk_norm": self.qk_norm}
-                if self.uses_keys
-                else {}
-            ),
+            "rope": self.rotation is not None,
+            "qk_norm": self.qk_norm,
             "dropout": self.dropout,
             **self.options(),
             "parameters": sum(parameter.numel() for parameter in self.parameters()),
@@ -205,6 +203,27 @@ class Attention(nn.Module):
             real = padding[:, None, None, :]
             mask = real if mask is None else mask & real
         return mask
+
+    def align(
+        self, T: int, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """For a causal scan: exactly T sources. Later ones are unseen; missing ones are padding."""
+        S = keys.shape[2]
+        if T < S:
+            padding = None if padding is None else padding[:, :T]
+            return keys[:, :, :T], values[:, :, :T], padding
+        if T > S:
+            if padding is None:
+                padding = torch.ones(keys.shape[0], S, dtype=torch.bool, device=keys.device)
+            padding = F.pad(padding, (0, T - S))
+            keys, values = F.pad(keys, (0, 0, 0, T - S)), F.pad(values, (0, 0, 0, T - S))
+        return keys, values, padding
+
+    def drop_sources(self, values: Tensor) -> Tensor:
+        """Dropout for mechanisms that never hold the weights: whole sources, drawn per head."""
+        if not self.training or self.dropout == 0.0:
+            return values
+        return values * drop(values.new_ones(*values.shape[:3], 1), self.dropout, True)
 
     def check(self, x: Tensor, source: Tensor | None, padding: Tensor | None) -> None:
         """Refuse what would otherwise fail later, or worse, not fail."""

@@ -37,7 +37,7 @@ class Softmax(Attention):
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         scores = queries @ keys.transpose(-2, -1) / math.sqrt(self.head_width)
         mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
-        return masked_softmax(scores, mask)
+        return masked_softmax(scores, mask, rows_see=padding is None)
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, State]:
@@ -69,10 +69,13 @@ class Softmax(Attention):
         return self.project(mixed), state
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last dimension where `mask` is True; a row that sees nothing is zero."""
+def masked_softmax(scores: Tensor, mask: Tensor | None, rows_see: bool = False) -> Tensor:
+    """Softmax over the last dimension where `mask` is True; a row that sees nothing is zero.
+
+    `rows_see` promises that there is no such row, and saves a pass.
+    """
     if mask is None:
         return scores.softmax(-1)
     hidden = ~mask
-    scores = scores.masked_fill(hidden, -math.inf).softmax(-1)
-    return scores.masked_fill(hidden, 0.0)
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    return weights if rows_see else weights.masked_fill(hidden, 0.0)

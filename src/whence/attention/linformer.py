@@ -1,0 +1,174 @@
+"""Linformer (Wang et al. 2020, arXiv:2006.04768): keys and values projected to m positions.
+
+    softmax(Q (E K)^T / sqrt d) (F V),   E and F learned, m x T
+
+As published it mixes all positions before any mask could act, so it cannot be causal. The causal
+form runs the projections along the sequence (attention with bounded memory, Peng et al. 2021,
+arXiv:2110.02488): at time t slot i holds
+
+    free      K~_i = sum_{j<=t} E_ij k_j                              (as published, cut at t)
+    averaged  K~_i = sum_{j<=t} e^{E_ij} k_j / sum_{j<=t} e^{E_ij}    (a running mean: no growth)
+
+and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan. A slot
+whose column of E has been exactly zero (averaged: -inf) so far is empty and gets no weight.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.attention.base import Attention, State
+from whence.attention.dropout import drop
+from whence.attention.mass import running_logsumexp
+from whence.attention.scan import causal_scan
+from whence.attention.softmax import masked_softmax
+
+FORMS = ("free", "averaged")
+
+
+class Linformer(Attention):
+    """projected: m, the number of slots. shared: E = F. per_head: each head has its own E, F."""
+
+    mechanism = "linformer"
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        context: int,
+        causal: bool = True,
+        *,
+        projected: int = 64,
+        form: str | None = None,
+        shared: bool = False,
+        per_head: bool = False,
+        **rest: Any,
+    ) -> None:
+        super().__init__(width, heads, context, causal, **rest)
+        if projected < 1:
+            raise ValueError(f"projected must be at least 1, not {projected}")
+        form = form or ("averaged" if causal else "free")
+        if form not in FORMS:
+            raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
+        self.projected, self.form, self.shared, self.per_head = projected, form, shared, per_head
+        self.rows_sum_to_one = form == "averaged"
+        shape = (heads if per_head else 1, context, projected)
+        deviation = projected**-0.5 if form == "free" else 1.0
+        self.project_keys = nn.Parameter(torch.randn(shape) * deviation)
+        self.project_values: nn.Parameter | None = None
+        if not shared:
+            self.project_values = nn.Parameter(torch.randn(shape) * deviation)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "projected": self.projected,
+            "form": self.form,
+            "shared": self.shared,
+            "per_head": self.per_head,
+        }
+
+    def slots(self, S: int, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """E and F for S sources, (1 or B, 1 or H, S, m); a padded source enters no slot."""
+        both = [self.project_keys]
+        if self.project_values is not None:
+            both.append(self.project_values)
+        found = [projection[None, :, :S] for projection in both]
+        if padding is not None:
+            nothing = 0.0 if self.form == "free" else -math.inf
+            found = [x.masked_fill(~padding[:, None, :, None], nothing) for x in found]
+        return found[0], found[-1]
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        T, scale = queries.shape[2], self.head_width**-0.5
+        if not self.causal:
+            to_keys, to_values = self.slots(keys.shape[2], padding)
+            filled = self.filled(to_keys).any(2, keepdim=True)
+            if self.form == "averaged":
+                to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
+                if padding is not None:
+                    to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
+            scores = queries @ (to_keys.mT @ keys).mT * scale
+            return self.attend(scores, filled) @ (to_values.mT @ values)
+        keys, values, padding = self.align(T, keys, values, padding)
+        to_keys, to_values = self.slots(T, padding)
+        filled = self.filled(to_keys).cumsum(2) > 0
+        if self.form == "free":
+            scores = causal_scan(queries * scale, keys, to_keys)
+            return causal_scan(self.attend(scores, filled), to_values, values).to(values.dtype)
+        mass = running_logsumexp(to_keys)
+        scores = causal_scan(
+            queries * scale, keys, None, query_log=-mass, key_log=to_keys, side="channels"
+        )
+        if to_values is not to_keys:
+            mass = running_logsumexp(to_values)
+        chosen = self.attend(scores, filled)
+        out = causal_scan(chosen, None, values, query_log=-mass, key_log=to_values)
+        return out.to(values.dtype)
+
+    def filled(self, projection: Tensor) -> Tensor:
+        return projection != (0.0 if self.form == "free" else -math.inf)
+
+    def attend(self, scores: Tensor, filled: Tensor) -> Tensor:
+        """The weights of the slots: softmax over those that hold something."""
+        return drop(masked_softmax(scores, filled), self.dropout, self.training)
+
+    def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
+        T, S, scale = queries.shape[2], keys.shape[2], self.head_width**-0.5
+        to_keys, to_values = (x.mT[:, :, None] for x in self.slots(S, padding))  # (.,.,1,m,S)
+        seen = torch.ones(T, 1, S, dtype=torch.bool, device=keys.device)
+        if self.causal:
+            seen = seen[:, 0].tril()[:, None]
+        if self.form == "free":
+            to_keys, to_values = to_keys * seen, to_values * seen
+            filled = (to_keys != 0).any(-1)
+        else:
+            filled = (self.filled(to_keys) & seen).any(-1)
+            to_keys = masked_softmax(to_keys, seen & self.filled(to_keys))
+            to_values = masked_softmax(to_values, seen & self.filled(to_values))
+        scores = ((queries @ keys.mT)[:, :, :, None] * to_keys).sum(-1) * scale
+        return (masked_softmax(scores, filled)[:, :, :, None] @ to_values)[:, :, :, 0]
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+        self.check_decoding()
+        self.check(x, None, None)
+        T = x.shape[1]
+        queries, keys, values = self.heads_of(x)
+        state = {}
+        for name, what, projection in zip(
+            ("keys", "values"), (keys, values), self.slots(T, None), strict=True
+        ):
+            shape = (x.shape[0], self.heads, 1, self.projected)
+            if self.form == "averaged":
+                mass = projection.logsumexp(2, keepdim=True)
+                state[name + "_mass"] = mass.expand(shape).contiguous()
+                projection = (projection - mass).exp().nan_to_num()
+            else:
+                state[name + "_filled"] = (projection != 0).any(2, keepdim=True).expand(shape)
+            state[name] = projection.mT @ what
+        return self.project(self.mix(queries, keys, values, None)), state
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
+        self.check_decoding()
+        queries, keys, values = self.heads_of(x, positions=positions)
+        after: State = {}
+        for name, what, projection in zip(
+            ("keys", "values"), (keys, values), self.slots(self.context, None), strict=True
+        ):
+            column = projection[0][:, positions].transpose(0, 1)[:, :, None]  # (B,H,1,m)
+            if self.form == "averaged":
+                before = state[name + "_mass"]
+                mass = torch.logaddexp(before, column)
+                after[name + "_mass"] = mass
+                kept, new = (before - mass).exp().nan_to_num(), (column - mass).exp().nan_to_num()
+                after[name] = state[name] * kept.mT + new.mT @ what
+            else:
+                after[name + "_filled"] = state[name + "_filled"] | (column != 0)
+                after[name] = state[name] + column.mT @ what
+        scores = queries @ after["keys"].mT * self.head_width**-0.5
+        averaged = self.form == "averaged"
+        filled = after["keys_mass"] > -math.inf if averaged else after["keys_filled"]
+        return self.project(masked_softmax(scores, filled) @ after["values"]), after

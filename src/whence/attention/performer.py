@@ -1,0 +1,204 @@
+"""Performer, FAVOR+ (Choromanski et al. 2020, arXiv:2009.14794): softmax by random features.
+
+exp(q.k) is the mean of phi(q).phi(k) over random w, so attention is phi(Q) (phi(K)^T V), linear in
+the length. With x standing for q or k (both divided by d^(1/4)) and w ~ N(0, I):
+
+    positive    exp(w.x - |x|^2/2)
+    hyperbolic  exp(+w.x - |x|^2/2), exp(-w.x - |x|^2/2)
+    trig        exp(+|x|^2/2) (sin w.x, cos w.x)     unbiased too, but of either sign: see below
+    relu        max(w.x, 0) + 0.001                  another kernel, not softmax's
+
+Trigonometric features make weights and row sums of either sign; where the kernel is small a row sum
+comes near zero and training breaks. They are here because the paper's argument is about them.
+
+Factors of a query cancel in the division by the row sum, so |q|^2/2 is never computed. Features are
+kept as logarithms as long as possible (`scan.py`): no epsilon, no maximum over the future.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whence.attention.base import Attention, State
+from whence.attention.scan import causal_scan
+from whence.attention.softmax import masked_softmax
+from whence.attention.walk import FLOOR
+
+KINDS = ("positive", "hyperbolic", "trig", "relu")
+DRAWS = ("orthogonal", "iid")
+
+
+class Features(NamedTuple):
+    """phi(q) and phi(k), each a mantissa times the exponential of a logarithm; None is one."""
+
+    a: Tensor | None
+    b: Tensor | None
+    query_log: Tensor | None
+    key_log: Tensor | None
+
+
+class Performer(Attention):
+    """features: number of random directions w. kind, draw: see above. redraw(seed): new ones."""
+
+    mechanism = "performer"
+    directions: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        context: int,
+        causal: bool = True,
+        *,
+        features: int = 128,
+        kind: str = "positive",
+        draw: str = "orthogonal",
+        **shared: Any,
+    ) -> None:
+        super().__init__(width, heads, context, causal, **shared)
+        if features < 1:
+            raise ValueError(f"features must be at least 1, not {features}")
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+        if draw not in DRAWS:
+            raise ValueError(f"draw must be one of {', '.join(DRAWS)}, not {draw!r}")
+        self.features, self.kind, self.draw = features, kind, draw
+        # Part of the function, so part of a checkpoint.
+        drawn = draw_directions(features, self.head_width, draw, self.seed)
+        self.register_buffer("directions", drawn.to(self.proj.weight.dtype))
+
+    def redraw(self, seed: int) -> None:
+        """New random directions, in place. Deliberate: nothing redraws by itself."""
+        self.seed = seed
+        self.directions.copy_(draw_directions(self.features, self.head_width, self.draw, seed))
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "features": self.features,
+            "kind": self.kind,
+            "draw": self.draw,
+            "seed": self.seed,
+            "dropout_of": "sources",
+        }
+
+    def phi(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Features:
+        """(B,H,T,d), (B,H,S,d) -> features (B,H,T,M), (B,H,S,M); a padded key has none."""
+        scale = self.head_width**-0.25
+        turn = (self.directions * scale).to(queries.dtype).mT
+        q, k = queries @ turn, keys @ turn
+        hidden = None if padding is None else ~padding[:, None, :, None]
+        if self.kind == "relu":
+            a, b = q.relu() + 1e-3, k.relu() + 1e-3
+            return Features(a, b if hidden is None else b.masked_fill(hidden, 0.0), None, None)
+        half = keys.square().sum(-1, keepdim=True) * (0.5 * scale**2)
+        if self.kind == "trig":
+            a, b = torch.cat([q.sin(), q.cos()], -1), torch.cat([k.sin(), k.cos()], -1)
+            key_log = half.expand(*half.shape[:-1], b.shape[-1])
+            query_log = queries.new_zeros(1, 1, 1, 1).expand(a.shape)
+        else:
+            a = b = None
+            query_log, key_log = q, k - half
+            if self.kind == "hyperbolic":
+                query_log, key_log = torch.cat([q, -q], -1), torch.cat([key_log, -k - half], -1)
+        if hidden is not None:
+            key_log = key_log.masked_fill(hidden, -math.inf)
+        return Features(a, b, query_log, key_log)
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        values = self.drop_sources(values)
+        if self.causal:
+            keys, values, padding = self.align(queries.shape[2], keys, values, padding)
+            a, b, query_log, key_log = self.phi(queries, keys, padding)
+            out = causal_scan(a, b, values, query_log=query_log, key_log=key_log, normalise=True)
+            return out.to(values.dtype)
+        a, b, query_log, key_log = self.phi(queries, keys, padding)
+        if query_log is not None and key_log is not None:
+            # Any reference gives the same result; this one overflows nowhere.
+            top = key_log.detach().amax(2, keepdim=True).clamp(min=FLOOR)
+            raised, lowered = query_log + top, (key_log - top).exp()
+            raised = (raised - raised.detach().amax(-1, keepdim=True)).exp()
+            a, b = raised if a is None else a * raised, lowered if b is None else b * lowered
+        assert a is not None and b is not None
+        total = a @ b.sum(2, keepdim=True).mT
+        return (a @ (b.mT @ values) / total).masked_fill(total == 0, 0.0)
+
+    def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
+        T, S = queries.shape[2], keys.shape[2]
+        a, b, query_log, key_log = self.phi(queries, keys, padding)
+        mask = self.visible(T, S, padding, queries.device)
+        if self.kind in ("positive", "hyperbolic"):
+            assert query_log is not None and key_log is not None
+            rows = query_log.amax(-1, keepdim=True)
+            columns = key_log.amax(-1, keepdim=True).clamp(min=FLOOR)
+            kernel = (query_log - rows).exp() @ (key_log - columns).exp().mT
+            return masked_softmax(kernel.log() + rows + columns.mT, mask)
+        assert a is not None and b is not None
+        kernel = a @ b.mT
+        if key_log is not None:
+            scale = key_log[..., 0].unsqueeze(2).expand_as(kernel)
+            if mask is not None:
+                scale = scale.masked_fill(~mask, -math.inf)
+            kernel = kernel * (scale - scale.amax(-1, keepdim=True).clamp(min=FLOOR)).exp()
+        elif mask is not None:
+            kernel = kernel.masked_fill(~mask, 0.0)
+        total = kernel.sum(-1, keepdim=True)
+        return (kernel / total).masked_fill(total == 0, 0.0)
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+        self.check_decoding()
+        self.check(x, None, None)
+        queries, keys, values = self.heads_of(x)
+        _, b, _, key_log = self.phi(queries, keys, None)
+        if key_log is None:
+            assert b is not None
+            top, scaled = b.new_zeros(*b.shape[:2], b.shape[-1]), b
+        else:
+            top = key_log.amax(2)
+            scaled = (key_log - top[:, :, None]).exp()
+            scaled = scaled if b is None else scaled * b
+        ones = values.new_ones(*values.shape[:3], 1)
+        state = {"sum": scaled.mT @ torch.cat([values, ones], -1), "top": top}
+        return self.project(self.mix(queries, keys, values, None)), state
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
+        self.check_decoding()
+        queries, keys, values = self.heads_of(x, positions=positions)
+        a, b, query_log, key_log = self.phi(queries, keys, None)
+        total, top = state["sum"], state["top"][:, :, None]
+        if query_log is not None and key_log is not None:
+            before, top = top, torch.maximum(top, key_log)
+            total = total * (before - top).exp().mT
+            raised, lowered = query_log + top, (key_log - top).exp()
+            raised = (raised - raised.amax(-1, keepdim=True)).exp()
+            a, b = raised if a is None else a * raised, lowered if b is None else b * lowered
+        assert a is not None and b is not None
+        total = total + b.mT @ torch.cat([values, values.new_ones(*values.shape[:3], 1)], -1)
+        mixed = a @ total
+        y = self.project(mixed[..., :-1] / mixed[..., -1:])
+        return y, {"sum": total, "top": top[:, :, 0]}
+
+
+def draw_directions(features: int, width: int, draw: str, seed: int) -> Tensor:
+    """(features, width) float64: standard Gaussian rows; `orthogonal` within blocks of `width`.
+
+    The sign fix matters: without it QR's factor is not uniformly distributed, and the estimate of
+    the kernel is biased.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def gaussian(rows: int) -> Tensor:
+        return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+    if draw == "iid":
+        return gaussian(features)
+    blocks = []
+    for _ in range(math.ceil(features / width)):
+        factor, triangle = torch.linalg.qr(gaussian(width))
+        turned = factor * triangle.diagonal().sign()
+        # The lengths of independent Gaussian vectors, so that each row is N(0, I).
+        blocks.append(turned.mT * gaussian(width).norm(dim=1, keepdim=True))
+    return torch.cat(blocks)[:features]
