@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,11 +31,11 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise WhenceError(f"cannot write {path}: {error.strerror or error}") from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # it may not even have a folder
+            temporary.unlink()
+        if isinstance(error, OSError):
+            raise WhenceError(f"cannot write {path}: {error.strerror or error}") from error
         raise
 
 

@@ -79,7 +79,10 @@ class Vocab:
         characters = read_json(path)
         if not isinstance(characters, list) or not all(isinstance(c, str) for c in characters):
             raise WhenceError(f"{path}: expected a JSON list of characters")
-        return cls(characters)
+        try:
+            return cls(characters)
+        except WhenceError as error:
+            raise WhenceError(f"{path}: {error}") from error
 
 
 def _shorten(text: str, limit: int = 60) -> str:

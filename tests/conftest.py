@@ -1,0 +1,39 @@
+"""One thread, no deadlines, and a flag that is the only way to change a golden file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+import tiny
+
+settings.register_profile("whence", deadline=None, print_blob=True)
+settings.load_profile("whence")
+torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate-golden",
+        action="store_true",
+        help="write tests/golden/*.json anew instead of comparing with them",
+    )
+
+
+@pytest.fixture
+def regenerate_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--regenerate-golden"))
+
+
+@pytest.fixture(scope="session")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the course's files about 24 people; nobody writes into it."""
+    return tiny.write_course(tmp_path_factory.mktemp("course"))
+
+
+@pytest.fixture
+def corpus() -> tiny.TinyCorpus:
+    return tiny.TinyCorpus()
