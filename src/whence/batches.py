@@ -18,9 +18,9 @@ from torch import Tensor
 
 from whence.corpus.base import Corpus, Document, Question
 from whence.errors import WhenceError
-from whence.objective import OBJECTIVES, Draw, Objective, PickedSpan, QuestionAnswer
+from whence.objective import OBJECTIVES, Draw, Objective, PickedSpan, QuestionAnswer, refuse_special
 from whence.picker import pick_spans
-from whence.vocab import PAD, Vocab
+from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
 BUCKETS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)  # lengths that a compiler sees
@@ -80,7 +80,7 @@ class Batches:
         }
         self.repeat_shapes = repeat_shapes
         beyond = range(BUCKETS[-1] + BUCKET_STEP, block - 1, BUCKET_STEP)
-        self.buckets = [b for b in (*BUCKETS, *beyond) if b < block - 1] + [block - 1]
+        self.buckets: list[int] = [b for b in (*BUCKETS, *beyond) if b < block - 1] + [block - 1]
         self.window_size = WINDOW
 
     @property
@@ -190,7 +190,11 @@ def _text(item: Document | Question) -> str:
 def _refuse_unknown_characters(
     name: str, items: Sequence[Document | Question], vocab: Vocab
 ) -> None:
-    unknown = vocab.unknown("".join(_text(item) for item in items))
+    joined = "".join(_text(item) for item in items)
+    if MASK_CHARACTER in joined or PAD_CHARACTER in joined:
+        for item in items:
+            refuse_special(_text(item))
+    unknown = vocab.unknown(joined)
     if unknown:
         guilty = next(item for item in items if set(unknown) & set(_text(item)))
         raise WhenceError(
