@@ -7,40 +7,22 @@ it is worth. Here one 64-bit draw serves four elements, 16 bits each: the probab
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 LEVELS = 1 << 16
 
 
-def draw_mask(shape: torch.Size, probability: float, device: torch.device) -> Tensor:
-    """True where an element stays, with the probability rounded to a multiple of 2^-16."""
-    count = shape.numel()
-    draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=device)
+def draw_mask(x: Tensor, probability: float) -> Tensor:
+    """Zero where an element goes, the scale that keeps the mean where it stays.
+
+    The probability is rounded to a multiple of 2^-16.
+    """
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
     draws.random_(-(2**63), None)
-    lowest = -LEVELS // 2
-    threshold = lowest + round(probability * LEVELS)
-    return (draws.view(torch.int16)[:count] >= threshold).view(shape)
-
-
-class _Dropped(torch.autograd.Function):
-    """x where the mask is True, scaled so that the mean stays; only the mask is kept."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        mask = draw_mask(x.shape, probability, x.device)
-        ctx.scale = LEVELS / (LEVELS - round(probability * LEVELS))
-        ctx.save_for_backward(mask)
-        return (x * mask).mul_(ctx.scale)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return (gradient * mask).mul_(ctx.scale), None
+    dropped = round(probability * LEVELS)
+    stays = draws.view(torch.int16)[: x.numel()] >= dropped - LEVELS // 2
+    return stays.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
 
 
 def drop(x: Tensor, probability: float, training: bool) -> Tensor:
@@ -49,8 +31,7 @@ def drop(x: Tensor, probability: float, training: bool) -> Tensor:
         return x
     if torch.compiler.is_compiling():
         return nn.functional.dropout(x, probability)  # fused into its neighbours there
-    dropped: Tensor = _Dropped.apply(x, probability)  # type: ignore[no-untyped-call]
-    return dropped
+    return x * draw_mask(x, probability)
 
 
 class Dropout(nn.Module):
