@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from whence import __version__
+from whence.course.commands import course
 from whence.errors import WhenceError
+from whence.lab.commands import grade
 
 CORPUS_HELP = "Corpus instead of the recipe's: world, lahman or course:FOLDER."
 
@@ -197,6 +199,10 @@ def export(run: Path, folder: Path) -> None:
     model.save_pretrained(folder)
     vocab.save(folder / "vocab.json")
     click.echo(f"{folder}: model.safetensors, config.json, vocab.json")
+
+
+main.add_command(course)
+main.add_command(grade)
 
 
 def _with_corpus(changes: tuple[str, ...], corpus: str | None) -> list[str]:
