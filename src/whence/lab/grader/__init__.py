@@ -1,0 +1,1 @@
+"""The grader: written answers as formulas, judged by what they do."""
