@@ -103,9 +103,11 @@ def test_the_shortest_documents(text: str) -> None:
 def test_next_character_is_a_stretch_of_the_text(text: str, block: int, g: Generator) -> None:
     vocab = Vocab.from_text(text)
     inputs, targets = NextCharacter(block).draw(Document(text), vocab, g)
+    if not text:
+        assert inputs == targets == [MASK]
+        return
     assert len(inputs) == len(targets) == min(len(text), block - 1)
-    assert inputs[:1] == [MASK][: len(inputs)]
-    assert inputs[1:] == targets[:-1]
+    assert inputs[0] == MASK and inputs[1:] == targets[:-1]
     assert vocab.decode(targets) in text
     if len(text) < block:
         assert vocab.decode(targets) == text
@@ -193,7 +195,7 @@ def test_salient_spans_ask_for_a_word_of_the_document(
     assert len(inputs) == len(targets) <= block - 1
     spans = [item.text[a:b] for a, b in salient_words(item)]
     if not spans:
-        assert vocab.decode(targets) in item.text
+        assert vocab.decode(targets) in (item.text or "⁇")
         return
     mask = inputs.index(MASK)
     prompt, span = vocab.decode(inputs[:mask]), vocab.decode(inputs[mask + 1 :])

@@ -113,7 +113,8 @@ class NextCharacter(_Padded):
         text = item.text
         refuse_special(text)
         start = integer(generator, 0, max(0, len(text) - self.block + 1))
-        ids = [MASK, *vocab.encode(text[start : start + self.block - 1])]
+        # An empty document has one target as well: that nothing follows.
+        ids = [MASK, *(vocab.encode(text[start : start + self.block - 1]) or [MASK])]
         return ids[:-1], ids[1:]
 
 
