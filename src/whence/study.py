@@ -81,7 +81,7 @@ def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
             fresh = not (path / "config.toml").exists()
             run = begin(rows[system.name], path) if fresh else Run.open(path)
             carry_out(run, system.name)
-            systems.append(run_row(run, system.name, label, "pretrain" not in system.skip))
+            systems.append(run_row(run, system.name, label))
             write_json(folder / "study.json", _study(config, corpus, systems, command, started, 0))
         study = _study(config, corpus, systems, command, started, time.monotonic() - began)
         write_json(folder / "study.json", study)
@@ -148,7 +148,7 @@ def baseline_row(name: str, corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def run_row(run: Run, name: str, label: str, pretrained: bool) -> dict[str, Any]:
+def run_row(run: Run, name: str, label: str) -> dict[str, Any]:
     """A finished run as a row: everything comes from the files of its directory."""
     evaluation, origin, metrics = read_evaluation(run), run.origin(), run.metrics()
     seconds = evaluation["seconds"]
@@ -157,7 +157,7 @@ def run_row(run: Run, name: str, label: str, pretrained: bool) -> dict[str, Any]
         "label": label,
         "kind": "trained",
         "attention": origin["model"]["attention"]["mechanism"],
-        "pretrained": pretrained,
+        "pretrained": reads_documents(run.config),
         "parameters": origin["model"]["parameters"],
         **{key: evaluation[key] for key in ("correct", "total", "accuracy", "interval")},
         "seconds": seconds,
@@ -170,6 +170,11 @@ def run_row(run: Run, name: str, label: str, pretrained: bool) -> dict[str, Any]
         "loss": _points(metrics, "loss"),
         "answers": read_lines(run.path / "answers.jsonl"),
     }
+
+
+def reads_documents(config: Config) -> bool:
+    """Whether any stage trains on more than the questions, whatever it is called."""
+    return any(set(stage.mixture) - {"questions"} for stage in config.stages)
 
 
 def _points(metrics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
@@ -187,8 +192,7 @@ def study_of_run(path: Path) -> dict[str, Any]:
     """A run as a study with one system, for its report."""
     run = Run.open(path)
     origin = run.origin()
-    stages = [stage.name for stage in run.config.stages]
-    row = run_row(run, run.path.name, run.path.name, "pretrain" in stages)
+    row = run_row(run, run.path.name, run.path.name)
     row["run"] = "."
     return {
         "format": "whence-study/1",

@@ -44,7 +44,7 @@ class Clock:
     stage_seconds: float = 0.0
     stage_tokens: int = 0  # targets that carried a loss
     stage_examples: int = 0
-    evaluated: int = 0  # evaluations done
+    evaluated: int = 0  # evaluations done in this stage
     loss: float = math.nan  # of the stage, averaged over the last steps
     window: int = 0  # the place in the stage's batches
     batch: int = 0
@@ -52,6 +52,7 @@ class Clock:
     def next_stage(self) -> None:
         self.stage += 1
         self.stage_step = self.stage_tokens = self.stage_examples = self.window = self.batch = 0
+        self.evaluated = 0
         self.stage_seconds = 0.0
         self.loss = math.nan
 
@@ -146,7 +147,9 @@ def train(
 
                 before, share = share, stage_share(bounds, clock, batches)
                 whole = whole_share(config, clock.stage, share)
-                if dev and due(config.train.evaluations, clock.evaluated, whole):
+                over = share >= 1 and clock.stage == len(config.stages) - 1
+                # After the very last step the caller evaluates, with all that belongs to it.
+                if dev and not over and due(config.train.evaluations, clock.evaluated, share):
                     clock.evaluated += 1
                     right, total = accuracy(model, vocab, dev)
                     score = 100 * right / total
@@ -219,8 +222,8 @@ def whole_share(config: Config, stage: int, share: float) -> float:
 
 
 def due(evaluations: int, done: int, share: float) -> bool:
-    """Evaluations are spread evenly; the last falls on the end and is left to the caller."""
-    return done + 1 < evaluations and share >= (done + 1) / evaluations
+    """Evaluations are spread evenly over a stage."""
+    return done < evaluations and share >= (done + 1) / evaluations
 
 
 def save(run: Run, model: GPT, optimizers: list[torch.optim.Optimizer], clock: Clock) -> None:
