@@ -10,24 +10,29 @@ Needs torch and nothing else.
 """
 
 from whence.attention.base import Attention, State
+from whence.attention.bigbird import BigBird
 from whence.attention.linformer import Linformer
 from whence.attention.perceiver import Perceiver
 from whence.attention.performer import Performer
 from whence.attention.rope import Rope
 from whence.attention.rotation import Rotation
 from whence.attention.softmax import Softmax
+from whence.attention.synthesizer import Synthesizer
 
 MECHANISMS: dict[str, type[Attention]] = {
     "softmax": Softmax,
     "rope": Rope,
+    "synthesizer": Synthesizer,
     "perceiver": Perceiver,
     "linformer": Linformer,
+    "bigbird": BigBird,
     "performer": Performer,
 }
 
 __all__ = [
     "MECHANISMS",
     "Attention",
+    "BigBird",
     "Linformer",
     "Perceiver",
     "Performer",
@@ -35,4 +40,5 @@ __all__ = [
     "Rotation",
     "Softmax",
     "State",
+    "Synthesizer",
 ]

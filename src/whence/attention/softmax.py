@@ -75,14 +75,17 @@ class Softmax(Attention):
         state["keys"][rows, :, positions] = keys[:, :, 0]
         state["values"][rows, :, positions] = values[:, :, 0]
         seen = int(positions.max()) + 1
-        mask = torch.arange(seen, device=x.device) <= positions[:, None]
         mixed = F.scaled_dot_product_attention(
             queries,
             state["keys"][:, :, :seen],
             state["values"][:, :, :seen],
-            attn_mask=mask[:, None, None],
+            attn_mask=self.step_mask(positions, seen)[:, :, None],
         )
         return self.project(mixed), state
+
+    def step_mask(self, positions: Tensor, seen: int) -> Tensor:
+        """(B, 1 or H, seen): which of the first positions each row's new token sees."""
+        return (torch.arange(seen, device=positions.device) <= positions[:, None])[:, None]
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None, rows_see: bool = False) -> Tensor:

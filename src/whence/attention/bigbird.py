@@ -1,0 +1,152 @@
+"""BigBird (Zaheer et al. 2020, arXiv:2007.14062): softmax over a sparse graph of blocks.
+
+A block of queries sees: the first blocks (global), the blocks around it (window) and some blocks
+drawn at random. Without a mask the first blocks also see everything. The causal graph is the
+triangle's part of that: a window to the left, leading global blocks, random blocks from the past,
+and the block itself up to each position. The graph is drawn from `seed`, per head, once for the
+whole context: it is the same in training and evaluation, and for every length.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whence.attention.blocks import block_attention
+from whence.attention.softmax import Softmax, masked_softmax
+
+
+class BigBird(Softmax):
+    """block: positions per block. window, random, leading: blocks that a block of queries sees.
+
+    The window counts the block itself; causal, it reaches `window - 1` blocks to the left, else as
+    far to both sides (one more to the left if `window` is even). leading: the global blocks.
+    """
+
+    mechanism = "bigbird"
+    neighbours: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        context: int,
+        causal: bool = True,
+        *,
+        block: int = 16,
+        window: int = 3,
+        random: int = 1,
+        leading: int = 1,
+        **rest: Any,
+    ) -> None:
+        super().__init__(width, heads, context, causal, **rest)
+        if block < 1 or window < 1 or random < 0 or leading < 0:
+            raise ValueError(
+                "block and window must be at least 1, random and leading at least 0, "
+                f"not {block}, {window}, {random}, {leading}"
+            )
+        self.block, self.window, self.random, self.leading = block, window, random, leading
+        # Made from the arguments alone, so no part of a checkpoint.
+        self.register_buffer("neighbours", self.draw_graph(), persistent=False)
+
+    def draw_graph(self) -> Tensor:
+        """(H, blocks, chosen): the blocks seen by each block, its own first, -1 for none."""
+        blocks = math.ceil(self.context / self.block)
+        generator = torch.Generator().manual_seed(self.seed)
+        right = 0 if self.causal else (self.window - 1) // 2
+        left = self.window - 1 - right
+        graph = []
+        for _ in range(self.heads):
+            for i in range(blocks):
+                last = i if self.causal else blocks - 1
+                near = range(max(0, i - left), min(last, i + right) + 1)
+                sure = [i, *(j for j in near if j != i)]
+                sure += [j for j in range(min(self.leading, last + 1)) if j not in near]
+                drawn: list[int] = []
+                free = last + 1 - len(sure)
+                if self.random and free > 0:
+                    # Draw ranks among the blocks not seen yet, then skip over those that are.
+                    ranks = torch.randperm(free, generator=generator)[: self.random].tolist()
+                    taken = sorted(sure)
+                    for rank in ranks:
+                        for j in taken:
+                            rank += int(j <= rank)
+                        drawn.append(rank)
+                graph.append([*sure, *sorted(drawn)])
+        most = max(map(len, graph))
+        table = torch.tensor([row + [-1] * (most - len(row)) for row in graph])
+        return table.view(self.heads, blocks, most)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "block": self.block,
+            "window": self.window,
+            "random": self.random,
+            "leading": self.leading,
+            "seed": self.seed,
+            "dropout_of": "sources",
+        }
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        values = self.drop_sources(values)
+        T, P = queries.shape[2], self.block
+        if self.causal:
+            keys, values, padding = self.align(T, keys, values, padding)
+            # As in softmax: a hidden NaN must not be multiplied by zero.
+            values = values.nan_to_num(0.0, math.inf, -math.inf)
+        S = keys.shape[2]
+        everything = 0 if self.causal else min(self.leading * P, T)
+        heads = [self.see_all(queries[:, :, :everything], keys, values, padding)]
+        if everything < T:
+            rest, missing = -(T - everything) % P, -S % P
+            asked = F.pad(queries[:, :, everything:], (0, 0, 0, rest))
+            if missing:
+                if not self.causal:  # else these keys are later than every query
+                    padding = self.all_real(keys) if padding is None else padding
+                padding = None if padding is None else F.pad(padding, (0, missing))
+                keys, values = (F.pad(x, (0, 0, 0, missing)) for x in (keys, values))
+            first = everything // P
+            graph = self.neighbours[:, first : first + asked.shape[2] // P]
+            blocks = keys.shape[2] // P
+            graph = graph.masked_fill(graph >= blocks, -1)
+            mixed = block_attention(
+                asked, keys, values, graph, padding, block=P, diagonal=self.causal
+            )
+            heads.append(mixed[:, :, : T - everything])
+        return heads[-1] if not everything else torch.cat(heads, 2)
+
+    def see_all(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        if queries.shape[2] == 0:
+            return queries
+        mask = None if padding is None else padding[:, None, None]
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+    def all_real(self, keys: Tensor) -> Tensor:
+        return torch.ones(keys.shape[0], keys.shape[2], dtype=torch.bool, device=keys.device)
+
+    def adjacency(self, T: int, S: int) -> Tensor:
+        """(H,T,S): True where the graph lets query i see source j, triangle included."""
+        blocks = self.neighbours.shape[1]
+        chosen = F.one_hot(self.neighbours + 1, blocks + 1).sum(2)[..., 1:].bool()
+        if not self.causal:
+            chosen[:, : self.leading] = True
+        P = self.block
+        dense = chosen.repeat_interleave(P, 1).repeat_interleave(P, 2)[:, :T, :S]
+        return dense.tril() if self.causal else dense
+
+    def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
+        scores = queries @ keys.mT * self.head_width**-0.5
+        mask = self.adjacency(queries.shape[2], keys.shape[2])
+        if padding is not None:
+            mask = mask & padding[:, None, None]
+        return masked_softmax(scores, mask)
+
+    def step_mask(self, positions: Tensor, seen: int) -> Tensor:
+        chosen = self.neighbours[:, positions // self.block].transpose(0, 1)  # (B,H,K)
+        column = torch.arange(seen, device=positions.device)
+        near = (chosen[..., None] == column // self.block).any(2)
+        return near & super().step_mask(positions, seen)
