@@ -1,0 +1,497 @@
+"""Training: golden curves, exact resumption after real kills, honest failures."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tiny import (
+    BORN,
+    PLACES,
+    SPLITS,
+    TinyCorpus,
+    assert_refused,
+    environment,
+    recipe,
+    whence,
+    write_course,
+    write_recipe,
+)
+from whence.attention import MECHANISMS
+from whence.config import Config, from_table, to_table
+from whence.errors import WhenceError
+from whence.evaluate import accuracy
+from whence.files import read_json, read_lines
+from whence.model import GPT
+from whence.pipeline import begin, carry_out
+from whence.progress import Progress
+from whence.run import TRAINING, Run
+from whence.train import Interrupted, build_model, due, stage_bounds, train, whole_share
+from whence.vocab import Vocab
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def quiet() -> Progress:
+    return Progress("test", io.StringIO())
+
+
+def train_tiny(
+    path: Path, config: Config, corpus: TinyCorpus | None = None
+) -> tuple[GPT, list[dict[str, Any]]]:
+    corpus = corpus or TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    run = Run.create(path, config)
+    model = build_model(config, vocab)
+    train(run, corpus, vocab, model, quiet())
+    return model, run.metrics()
+
+
+def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return GPT.from_pretrained(path / "checkpoints").state_dict()
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Bit for bit the same weights, the same log but for the clock, the same answers."""
+    before, after = weights(one), weights(other)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    logs = [timeless(Run.open(path).metrics()) for path in (one, other)]
+    assert logs[0] == logs[1]
+    answers = [read_lines(path / "answers.jsonl") for path in (one, other)]
+    assert answers[0] == answers[1]
+    scores = [read_json(path / "evaluation.json") for path in (one, other)]
+    for key in ("split", "correct", "total", "accuracy", "interval", "steps", "characters"):
+        assert scores[0][key] == scores[1][key]
+
+
+# Golden curves
+
+GOLDEN_RECIPES: dict[str, dict[str, Any]] = {
+    **{name: {"attention": name} for name in MECHANISMS},
+    "bottleneck": {"bottleneck": 16, "layers": 3},
+    "muon": {"positions": "rope", "norm": "rms", "activation": "relu2", "bias": False},
+}
+
+
+@pytest.mark.parametrize("name", list(GOLDEN_RECIPES))
+def test_twenty_steps_are_what_they_always_were(
+    name: str, tmp_path: Path, regenerate_golden: bool
+) -> None:
+    """A change that is not about computation leaves these losses alone."""
+    model = {"layers": 2, "heads": 4, "width": 32, "context": 64, "dropout": 0.0}
+    rule = {"optimizer": "muon"} if name == "muon" else {"optimizer": "adamw", "rate": 3e-3}
+    config = recipe(
+        model={**model, **GOLDEN_RECIPES[name]},
+        train={"evaluations": 0, "threads": 1},
+        stages=[
+            {"name": "pretrain", "steps": 12, "batch": 512, "mixture": {"spans": 1.0}, **rule},
+            {
+                "name": "finetune",
+                "steps": 8,
+                "batch": 256,
+                "mixture": {"questions": 0.75, "salient": 0.25},
+                **rule,
+            },
+        ],
+    )
+    model_after, metrics = train_tiny(tmp_path / "run", config)
+    found = {
+        "parameters": model_after.parameter_count(),
+        "losses": [record["loss"] for record in metrics],
+        "characters": metrics[-1]["characters"],
+    }
+    path = GOLDEN / f"{name}.json"
+    if regenerate_golden:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    if not path.exists():
+        pytest.fail(f"{path.name} is missing: pytest --regenerate-golden writes it")
+    golden = json.loads(path.read_text())
+    assert len(found["losses"]) == 20
+    assert found["characters"] == golden["characters"]
+    assert found["parameters"] == golden["parameters"]
+    assert found["losses"] == pytest.approx(golden["losses"], rel=2e-3)
+
+
+# Exact resumption
+
+
+@pytest.fixture(scope="module")
+def long_recipe(course: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some hundred steps with dropout, two optimizers and a checkpoint after every step."""
+    config = recipe(
+        corpus={"name": f"course:{course}"},
+        train={"evaluations": 4, "threads": 1, "save_seconds": 0.0},
+        stages=[
+            {"name": "pretrain", "steps": 70, "batch": 512, "mixture": {"spans": 3, "picked": 1}},
+            {
+                "name": "finetune",
+                "epochs": 30.0,
+                "batch": 256,
+                "mixture": {"questions": 1.0},
+                "optimizer": "muon",
+            },
+        ],
+    )
+    return write_recipe(tmp_path_factory.mktemp("recipes") / "long.toml", config)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(long_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    done = whence("train", long_recipe, "--out", path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "whence.cli", *map(str, arguments)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def wait_for_steps(process: subprocess.Popen[str], run: Path, steps: int) -> None:
+    log = run / "metrics.jsonl"
+    while process.poll() is None:
+        if log.exists() and log.read_bytes().count(b"\n") >= steps:
+            return
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_result_is_the_same(
+    long_recipe: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """kill -9 again and again, from the very first moments on; resume; bit for bit the same."""
+    moments = random.Random(os.getpid())
+    run = tmp_path / "killed"
+    process = start("train", long_recipe, "--out", run)
+    kills = 0
+    while kills < 4:
+        if kills == 0:  # as soon as there is a run at all
+            while not (run / "config.toml").exists() and process.poll() is None:
+                time.sleep(0.001)
+        else:
+            log = run / "metrics.jsonl"
+            before = log.read_bytes().count(b"\n") if log.exists() else 0
+            wait_for_steps(process, run, before + moments.randrange(1, 30))
+        time.sleep(moments.random() * 0.02)
+        process.kill()
+        process.communicate()
+        kills += 1
+        if (run / "evaluation.json").exists():
+            break
+        process = start("resume", run)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode in (0, -signal.SIGKILL), error
+    if process.returncode:
+        assert whence("resume", run).returncode == 0
+    assert_same_run(uninterrupted, run)
+    assert not list(run.rglob(".*.tmp")) and not (run / TRAINING).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(
+    number: signal.Signals, long_recipe: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "stopped"
+    process = start("train", long_recipe, "--out", run)
+    wait_for_steps(process, run, 20)
+    process.send_signal(number)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in error
+    assert f"go on with: whence resume {run}" in error.splitlines()[-1]
+    assert error.splitlines()[-1].startswith("stopped at step ")
+    step = int(error.splitlines()[-1].split()[3].rstrip(";"))
+    state = Run.open(run).latest()
+    assert state is not None and state["clock"]["step"] == step
+    done = whence("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(uninterrupted, run)
+
+
+def stopping(step: int) -> Any:
+    """A progress that sends this process a signal at a step."""
+
+    class Stopping(Progress):
+        def update(self, **shown: Any) -> None:
+            if shown["step"] == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    return Stopping("test", io.StringIO())
+
+
+@pytest.mark.parametrize("step", [1, 5, 8, 9, 13])
+@pytest.mark.parametrize("rule", ["adamw", "muon"])
+def test_stopped_at_any_step_the_result_is_the_same(rule: str, step: int, tmp_path: Path) -> None:
+    """In the first step, at the end of a stage, in the next one: in this process."""
+    config = recipe()
+    table = to_table(config)
+    for stage in table["stages"]:
+        stage["optimizer"] = rule
+    config = from_table(table)
+    expected, metrics = train_tiny(tmp_path / "whole", config)
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    run = Run.create(tmp_path / "stopped", config)
+    with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+        train(run, corpus, vocab, build_model(config, vocab), stopping(step))
+    again = build_model(config, vocab)
+    clock = train(Run.open(run.path), corpus, vocab, again, quiet())
+    assert clock.step == 14
+    for one, other in zip(expected.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert timeless(run.metrics()) == timeless(metrics)
+
+
+def test_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    train_tiny(tmp_path / "run", recipe())
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+# What decides a result
+
+
+def test_seeds_decide_and_nothing_else_does(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    one, _ = train_tiny(tmp_path / "one", recipe())
+    state = torch.random.get_rng_state()
+    other, _ = train_tiny(tmp_path / "other", recipe())
+    assert torch.equal(torch.random.get_rng_state(), state)  # torch's own generator is left alone
+    third, _ = train_tiny(tmp_path / "third", recipe(seed=4))
+    assert torch.equal(one.head.weight, other.head.weight)
+    assert not torch.equal(one.head.weight, third.head.weight)
+
+
+def test_looking_at_dev_changes_nothing(tmp_path: Path) -> None:
+    often, log = train_tiny(tmp_path / "often", recipe(train__evaluations=4))
+    never, silent = train_tiny(tmp_path / "never", recipe(train__evaluations=0))
+    assert torch.equal(often.head.weight, never.head.weight)
+    scored = [record["step"] for record in log if "accuracy" in record]
+    assert scored == [2, 4, 6, 8, 10, 11, 13]  # four a stage; after the last step the caller asks
+    assert not any("accuracy" in record for record in silent)
+
+
+def test_poisoned_dev_and_test_answers_change_nothing_in_training(tmp_path: Path) -> None:
+    """Bit for bit: nothing that trains or chooses has looked at them."""
+    lies = {name: PLACES[(PLACES.index(place) + 1) % 5] for name, place in BORN.items()}
+    runs = []
+    for name, answers in (("true", BORN), ("poisoned", lies)):
+        folder = write_course(tmp_path / name, answers)
+        stages = [
+            {"name": "pretrain", "steps": 12, "batch": 512, "mixture": {"picked": 1, "spans": 1}},
+            {"name": "finetune", "steps": 12, "batch": 256, "mixture": {"questions": 1.0}},
+        ]
+        config = recipe(corpus={"name": f"course:{folder}"}, stages=stages)
+        run = begin(config, tmp_path / f"run-{name}")
+        carry_out(run)
+        runs.append(run)
+    true, poisoned = (weights(run.path) for run in runs)
+    assert all(torch.equal(true[name], poisoned[name]) for name in true)
+    assert runs[0].vocab() == runs[1].vocab()
+    losses = [[r["loss"] for r in run.metrics() if "loss" in r] for run in runs]
+    assert losses[0] == losses[1]
+    answers = [[r["answer"] for r in read_lines(run.path / "answers.jsonl")] for run in runs]
+    expected = [[r["expected"] for r in read_lines(run.path / "answers.jsonl")] for run in runs]
+    assert answers[0] == answers[1] and expected[0] != expected[1]
+
+
+# Stages and bounds
+
+
+def test_stages_follow_each_other(tmp_path: Path) -> None:
+    _, metrics = train_tiny(tmp_path / "run", recipe())
+    losses = [record for record in metrics if "loss" in record]
+    assert [record["step"] for record in losses] == list(range(1, 15))
+    assert [record["stage"] for record in losses] == ["pretrain"] * 8 + ["finetune"] * 6
+    assert losses[0]["rate"] == losses[8]["rate"] == 1.0  # each stage has its own schedule
+    seconds = [record["seconds"] for record in metrics]
+    assert seconds == sorted(seconds)
+    characters = [record["characters"] for record in losses]
+    assert characters == sorted(characters) and len(set(characters)) == 14
+
+
+def test_bounds_of_the_whole_are_shared_out() -> None:
+    config = recipe(train={"steps": 100, "seconds": 60.0})
+    assert stage_bounds(config, config.stages[0]) == {"steps": 8.0, "seconds": 30.0}
+    table = to_table(recipe(train={"steps": 100}))
+    for stage, share in zip(table["stages"], (3.0, 1.0), strict=True):
+        stage.update(steps=0, share=share)
+    config = from_table(table)
+    assert [stage_bounds(config, stage)["steps"] for stage in config.stages] == [75, 25]
+    assert whole_share(config, 0, 1.0) == 0.75 and whole_share(config, 1, 0.5) == 0.875
+
+
+def test_a_bound_in_seconds_ends_a_training_in_time(tmp_path: Path) -> None:
+    table = to_table(recipe(train={"seconds": 0.4, "threads": 1, "evaluations": 0}))
+    for stage in table["stages"]:
+        stage["steps"] = 0
+    began = time.monotonic()
+    _, metrics = train_tiny(tmp_path / "run", from_table(table))
+    assert time.monotonic() - began < 10
+    assert 0.4 <= metrics[-1]["seconds"] < 2
+    assert {record["stage"] for record in metrics} == {"pretrain", "finetune"}
+
+
+def test_an_epoch_is_a_pass_over_the_largest_part(tmp_path: Path) -> None:
+    stage = {"name": "pretrain", "epochs": 2.0, "batch": 64, "mixture": {"questions": 1.0}}
+    _, metrics = train_tiny(tmp_path / "run", recipe(stages=[stage]))
+    one_row = sum(len(f"Where was {n} born?⁇{BORN[n]}") for n in SPLITS["train"])
+    # Rows of nearly one length, one or two a batch: two epochs of twelve questions.
+    assert metrics[-1]["characters"] == pytest.approx(2 * one_row, rel=0.15)
+
+
+def test_evaluations_are_spread_evenly() -> None:
+    done, at = 0, []
+    for step in range(1, 101):
+        if due(5, done, step / 100):
+            done += 1
+            at.append(step)
+    assert at == [20, 40, 60, 80, 100]
+    assert not due(0, 0, 1.0) and due(1, 0, 1.0) and not due(1, 1, 1.0)
+
+
+def test_the_loss_falls_and_the_answers_come(tmp_path: Path) -> None:
+    """The whole point, in small: a tiny model learns its training questions by heart."""
+    stage = {"name": "finetune", "steps": 120, "batch": 512, "mixture": {"questions": 1.0}}
+    config = recipe(
+        model={"layers": 2, "heads": 2, "width": 32, "context": 64, "dropout": 0.0},
+        train__evaluations=0,
+        stages=[{**stage, "optimizer": "muon"}],
+    )
+    corpus = TinyCorpus()
+    model, metrics = train_tiny(tmp_path / "run", config, corpus)
+    losses = [record["loss"] for record in metrics]
+    assert losses[0] > 3 and losses[-1] < 0.5
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    assert accuracy(model, vocab, corpus.questions("train")) == (12, 12)
+
+
+# Failures
+
+
+def test_a_loss_that_is_not_a_number_is_reported_with_step_and_row(tmp_path: Path) -> None:
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    config = recipe(model__dropout=0.0)
+    model = build_model(config, vocab)
+    with torch.no_grad():
+        model.embedding.weight[vocab.encode("L")] = math.nan  # of Lima; not in every row
+    run = Run.create(tmp_path / "run", config)
+    with pytest.raises(WhenceError, match=r"the loss is nan at step \d+, row \d+: '.*L.*'"):
+        train(run, corpus, vocab, model, quiet())
+    assert not (run.path / TRAINING).exists()  # the broken state is not kept
+
+
+def test_a_loss_that_no_single_row_breaks_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        GPT, "loss", lambda self, *_: self.head.weight.sum() * torch.tensor(math.inf)
+    )
+    with pytest.raises(WhenceError, match="in no single row: the rate may be too high"):
+        train_tiny(tmp_path / "run", recipe())
+
+
+@pytest.mark.parametrize("message", ["no C++ compiler\nat all", ""])
+def test_without_a_compiler_one_line_and_on(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **options: Any) -> Any:
+        def fail(*_: Any) -> None:
+            raise RuntimeError(message)
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    stream = io.StringIO()
+    config = recipe(train={"compile": "auto", "evaluations": 0, "threads": 1})
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    model = build_model(config, vocab)
+    run = Run.create(tmp_path / "run", config)
+    clock = train(run, corpus, vocab, model, Progress("test", stream))
+    assert clock.step == 14
+    said = [line for line in stream.getvalue().splitlines() if "compile" in line]
+    assert len(said) == 1 and "going on without it" in said[0]
+    assert (message.partition("\n")[0] or "RuntimeError") in said[0]
+
+
+@pytest.mark.slow
+def test_compiled_training_is_the_same_training(tmp_path: Path) -> None:
+    """Where a compiler is there; otherwise the line above is printed and eager runs."""
+    losses = []
+    for compile_ in ("off", "auto"):
+        config = recipe(
+            model__dropout=0.0, train={"compile": compile_, "evaluations": 0, "threads": 1}
+        )
+        _, metrics = train_tiny(tmp_path / compile_, config)
+        losses.append([record["loss"] for record in metrics])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_in_one_run_directory(course: Path, tmp_path: Path) -> None:
+    config = recipe(
+        corpus={"name": f"course:{course}"},
+        train={"evaluations": 0, "threads": 1, "seconds": 60.0},
+        stages=[{"name": "pretrain", "batch": 256, "mixture": {"spans": 1.0}}],
+    )
+    path = write_recipe(tmp_path / "recipe.toml", config)
+    run = tmp_path / "run"
+    first = start("train", path, "--out", run)
+    wait_for_steps(first, run, 2)
+    before = (run / "config.toml").read_bytes()
+    assert_refused(whence("resume", run), f"{run} is in use by process {first.pid}")
+    assert_refused(whence("train", path, "--out", run), "holds a run already", "whence resume")
+    listed = whence("ls", tmp_path)
+    assert "running" in listed.stdout
+    assert (run / "config.toml").read_bytes() == before
+    first.send_signal(signal.SIGTERM)
+    _, error = first.communicate(timeout=60)
+    assert first.returncode == 130, error
+    assert "interrupted" in whence("ls", tmp_path).stdout
+
+
+@pytest.mark.parametrize("how", ["another width", "another optimizer", "not a state", "a list"])
+def test_a_checkpoint_of_another_model_is_one_sentence(how: str, tmp_path: Path) -> None:
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    config = recipe()
+    run = Run.create(tmp_path / "run", config)
+    with pytest.raises(Interrupted):
+        train(run, corpus, vocab, build_model(config, vocab), stopping(3))
+    state: Any = run.latest()
+    if how == "another width":
+        state["model"]["head.weight"] = torch.zeros(len(vocab), 99)
+    elif how == "another optimizer":
+        state["optimizers"] = state["optimizers"] * 2
+    elif how == "not a state":
+        state = {"weights": torch.zeros(3)}
+    else:
+        state = [1, 2]
+    torch.save(state, run.path / TRAINING)
+    with pytest.raises(WhenceError, match="does not belong to the model of this run") as error:
+        train(run, corpus, vocab, build_model(config, vocab), quiet())
+    assert "\n" not in str(error.value)
