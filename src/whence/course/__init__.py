@@ -1,0 +1,1 @@
+"""The course's own command line, checkpoint layout and prediction files, on Whence's engine."""

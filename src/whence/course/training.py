@@ -1,0 +1,232 @@
+"""The course's two trainings as stages of Whence's loop.
+
+Same objective, model, optimiser, schedule and number of epochs; but batches without padding, a dev
+score on the way, saves every half minute, and the same command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whence.answer import LONGEST_ANSWER
+from whence.config import Config, CorpusConfig, StageConfig, TrainConfig, to_toml
+from whence.corpus.base import Question
+from whence.course.checkpoint import write_checkpoint
+from whence.course.layout import BLOCK
+from whence.course.loading import Say, load_model, new_model
+from whence.course.material import CourseFiles, CourseText, fingerprint, nearby
+from whence.course.perceiver import CoursePerceiver
+from whence.errors import WhenceError
+from whence.evaluate import accuracy
+from whence.files import read_json, write_json
+from whence.model import GPT
+from whence.progress import Progress
+from whence.run import TRAINING, Run
+from whence.train import Interrupted, train
+
+PRETRAIN_EPOCHS = 650
+EPOCHS_AFTER_PRETRAINING = 10
+EPOCHS_WITHOUT_PRETRAINING = 75
+WARMUP_TOKENS = 512 * 20
+SPAN_EXAMPLE = 60  # characters in a span corruption, masks included, on average
+WORTH_COMPILING = 6_000_000  # positions; below that, compiling takes longer than it saves
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asked for."""
+
+    function: str  # pretrain or finetune
+    variant: str
+    corpus: Path
+    writing: Path
+    reading: Path | None = None
+    finetune_corpus: Path | None = None
+    bottleneck: int | None = None
+    pretrain_rate: float = 6e-3
+    finetune_rate: float = 6e-4
+    name: str = "run"
+    epochs: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    threads: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """Where the course's program keeps its log."""
+        rates = f"pt_lr_{self.pretrain_rate:f}_ft_lr_{self.finetune_rate:f}"
+        return Path("expt") / self.function / f"{self.name}_{self.variant}_{rates}"
+
+
+def decay_epochs(variant: str) -> float:
+    """The epochs over which the course's cosine falls.
+
+    From 2024 on it falls to the end; before, 200 epochs of 128 positions, and then it rises again.
+    """
+    return PRETRAIN_EPOCHS if variant in ("vanilla", "rope") else 200
+
+
+def make_stage(request: Request, documents: int, questions: list[Question]) -> StageConfig:
+    """Epochs, batch and schedule of the course; bounds that are given bend the schedule to fit."""
+    pretraining = request.function == "pretrain"
+    items = documents if pretraining else len(questions)
+    if pretraining:
+        epochs, length, rows = float(PRETRAIN_EPOCHS), float(SPAN_EXAMPLE), 128
+    else:
+        pretrained = request.reading is not None
+        epochs = float(EPOCHS_AFTER_PRETRAINING if pretrained else EPOCHS_WITHOUT_PRETRAINING)
+        length = sum(len(q.text) + len(q.answer or "") + 1 for q in questions) / items
+        rows = 256
+    # The course counts every position of its padded examples as a token, 127 an example.
+    warmup = WARMUP_TOKENS / (items * (BLOCK - 1))
+    final = decay_epochs(request.variant) * documents * BLOCK / (items * (BLOCK - 1))
+    bounded = bool(request.epochs or request.steps or request.seconds)
+    decay = 0.0 if bounded else final - warmup
+    return StageConfig(
+        name=request.function,
+        mixture={"spans": 1.0} if pretraining else {"questions": 1.0},
+        epochs=request.epochs or (0.0 if bounded else epochs),
+        steps=request.steps or 0,
+        batch=max(BLOCK, round(rows * length)),
+        rate=request.pretrain_rate if pretraining else request.finetune_rate,
+        schedule="cosine" if bounded or decay_epochs(request.variant) > 200 else "cosine-rebound",
+        unit="epochs",
+        warmup=0.0 if bounded else warmup,  # the course's is shorter than its first step
+        decay=decay,
+    )
+
+
+def make_config(request: Request, stage: StageConfig, model: GPT, items: int, dev: bool) -> Config:
+    expected = stage.steps * stage.batch or stage.epochs * items * SPAN_EXAMPLE
+    if request.seconds and not expected:
+        expected = request.seconds * 10_000
+    return Config(
+        seed=request.seed,
+        corpus=CorpusConfig(name=f"files:{request.corpus}"),
+        model=model.config,
+        train=TrainConfig(
+            seconds=request.seconds or 0.0,
+            evaluations=8 if dev else 0,
+            compile="auto" if expected > WORTH_COMPILING else "off",
+            threads=request.threads,
+        ),
+        stages=(stage,),
+    )
+
+
+def find_dev(request: Request, text: CourseText, say: Say) -> list[Question]:
+    """Dev questions to watch a finetuning by; they are never trained on."""
+    path = nearby("dev", request.finetune_corpus, request.corpus)
+    if request.function != "finetune" or path is None:
+        return []
+    try:
+        questions = text.questions(path)
+    except WhenceError as error:  # nobody asked for this file: it must not stop a training
+        say(f"no dev score on the way: {error}")
+        return []
+    if any(len(question.text) > BLOCK - 1 - LONGEST_ANSWER for question in questions):
+        say(f"no dev score on the way: {path} has questions that are too long to answer at once")
+        return []
+    return questions if all(question.answer for question in questions) else []
+
+
+def run_training(request: Request, say: Say, print_line: Callable[[str], None]) -> None:
+    """Train as asked, from wherever an interrupted training of the same command stands."""
+    check_writable(request.writing)
+    text = CourseText(request.corpus)
+    questions: list[Question] = []
+    if request.finetune_corpus is not None:
+        questions = text.questions(request.finetune_corpus, need_answers=True)
+    dev = find_dev(request, text, say)
+    if request.reading is not None:
+        near = request.finetune_corpus
+        model = load_model(request.reading, request.variant, request.bottleneck, text, near, say)
+    else:
+        model = new_model(request.variant, len(text.vocab), request.bottleneck or 32, request.seed)
+    stage = make_stage(request, len(text.documents), questions)
+    items = len(questions) or len(text.documents)
+    config = make_config(request, stage, model, items, bool(dev))
+    print_line(text.greeting())
+    print_line(f"number of parameters: {model.parameter_count()}")
+    corpus = CourseFiles(text, questions, dev)
+    run, known = open_run(request, config, say)
+    with run.held():
+        text.vocab.save(run.path / "vocab.json")
+        run.write_origin(corpus, model, str(request.reading) if request.reading else None)
+        write_json(run.path / "course.json", known)
+        title = f"{request.function} {request.variant}"
+        progress = Progress(title)
+        try:
+            clock = train(run, corpus, text.vocab, model, progress)
+        except Interrupted as interruption:
+            raise Interrupted(
+                f"{interruption}, saved in {run.path}; the same command goes on from there"
+            ) from None
+        write_checkpoint(request.writing, model)
+        finish(run, model, text, known)
+        if dev:
+            right, total = accuracy(model, text.vocab, dev)
+            say(f"{title}: dev {right} of {total} right ({100 * right / total:.1f} %)")
+        speed = clock.characters / max(clock.seconds, 1e-9)
+        say(
+            f"{title}: {clock.step} steps in {clock.seconds:.0f} s, {speed:,.0f} characters/s; "
+            f"wrote {request.writing}, log in {run.path}"
+        )
+
+
+def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str, Any]]:
+    """The folder of this training: a new one, or the one that the same command left unfinished."""
+    known: dict[str, Any] = {
+        "finished": False,
+        "command": {
+            "function": request.function,
+            "variant": request.variant,
+            "writing": str(request.writing),
+            "files": {
+                "corpus": fingerprint(request.corpus),
+                "reading": fingerprint(request.reading),
+                "finetune": fingerprint(request.finetune_corpus),
+            },
+            "recipe": to_toml(config),
+        },
+    }
+    path, number = request.folder, 1
+    while (path / "course.json").exists():
+        before = read_json(path / "course.json")
+        if not before["finished"]:
+            if before["command"] != known["command"]:
+                raise WhenceError(
+                    f"{path} holds an unfinished training of other files or options: give "
+                    "another --tb_expt_name, or delete that folder"
+                )
+            if (path / TRAINING).exists():
+                say(f"going on with {path} (delete that folder to start over)")
+            return Run.open(path), known
+        number += 1
+        path = request.folder.with_name(f"{request.folder.name}-{number}")
+    return Run.create(path, config), known
+
+
+def finish(run: Run, model: GPT, text: CourseText, known: dict[str, Any]) -> None:
+    if isinstance(model, CoursePerceiver):
+        # Whence's own format does not say how a student wired the outer blocks.
+        (run.path / TRAINING).unlink(missing_ok=True)
+    else:
+        run.finish(model, text.vocab)
+    write_json(run.path / "course.json", {**known, "finished": True})
+
+
+def check_writable(path: Path) -> None:
+    """Hours of training must not end in front of a closed door."""
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if path.is_dir():
+        raise WhenceError(f"cannot write {path}: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise WhenceError(f"cannot write {path}: {folder} is not a folder that can be written to")
