@@ -5,12 +5,151 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from whence.errors import WhenceError
 
+if TYPE_CHECKING:
+    from whence.lab.claim import Claim, Setting, Verdict
+
 NEWEST_VERSION = "2026"
+
+
+@click.command()
+@click.argument("ids", nargs=-1)
+@click.option(
+    "--all", "everything", is_flag=True, help="Also the claims that train models (minutes)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Everything that was measured, as JSON.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of all draws.")
+@click.option("--corpus", default="world", show_default=True, help="world, lahman, course:FOLDER.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where trained models are kept.")
+@click.option("--list", "listing", is_flag=True, help="Only the claims and what they cost.")
+@click.option("--write", type=click.Path(path_type=Path), help="Write the document and pictures.")
+@click.option("--check", type=click.Path(path_type=Path), help="Fail if that document is stale.")
+def claims(
+    ids: tuple[str, ...],
+    everything: bool,
+    as_json: bool,
+    seed: int,
+    corpus: str,
+    cache: Path | None,
+    listing: bool,
+    write: Path | None,
+    check: Path | None,
+) -> None:
+    """Run the claims about attention and say which hold.
+
+    \b
+    whence claims                 all that take seconds
+    whence claims one-2 two       one, or all of a kind
+    whence claims --all           also those that train models; kept and resumed
+    whence claims --write docs/claims.md
+
+    An id given by name runs whatever it costs.
+    """
+    import torch
+
+    from whence.lab.claim import Setting
+    from whence.lab.claims import CLAIMS, chosen, generator_for
+
+    selected = chosen(ids)
+    if listing:
+        for claim in selected:
+            click.echo(f"{claim.id:8} {claim.cost:10} {claim.statement}")
+        return
+    if check is not None:
+        if ids or everything or write is not None:
+            raise WhenceError("--check looks at the whole document and takes no other argument")
+        _check(check)
+        return
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+    setting = Setting(corpus, seed, cache, lambda line: click.echo(line, err=True))
+    results: dict[str, Verdict] = {}
+    for claim in selected:
+        asked = bool(ids) or everything
+        cheap = ("quick", "unchecked") if write is not None else ("quick", "unchecked", "timed")
+        if claim.cost not in cheap and not asked:
+            continue
+        results[claim.id] = claim.check(generator_for(claim.id, seed), setting)
+        if not as_json:
+            _tell(claim, results[claim.id])
+    left = [claim.id for claim in selected if claim.id not in results]
+    if left and not as_json:
+        click.echo(
+            f"not run, because they take longer: {' '.join(left)} (--all, or by name)", err=True
+        )
+    if as_json:
+        told = [
+            {"id": key, "group": CLAIMS[key].group, "statement": CLAIMS[key].statement}
+            | {"source": CLAIMS[key].source, "cost": CLAIMS[key].cost, "seed": seed}
+            | verdict.as_json()
+            for key, verdict in results.items()
+        ]
+        click.echo(json.dumps(told, ensure_ascii=False, indent=1))
+    if write is not None:
+        _write_document(write, results, setting)
+
+
+def _tell(claim: Claim, verdict: Verdict) -> None:
+    click.echo(f"{claim.id}: {verdict.label}")
+    click.echo(f"    {claim.statement}")
+    for measure in verdict.measures:
+        click.echo(f"    - {measure}{'' if measure.kept else '  (not kept)'}")
+    if verdict.samples:
+        click.echo(f"    - samples: {verdict.samples:,}")
+    if verdict.finding:
+        click.echo(f"    {verdict.finding}")
+
+
+def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -> None:
+    from whence.lab import document
+    from whence.lab.claims import CLAIMS
+
+    record: dict[str, Any] = document.read_record(path)
+    entries = []
+    for claim in CLAIMS.values():
+        verdict = results.get(claim.id)
+        if claim.cost in ("quick", "unchecked") and verdict is None:
+            raise WhenceError("--write needs all quick claims: give no ids, or use --all")
+        if verdict is not None and claim.cost not in ("quick", "unchecked"):
+            made = f"made by `whence claims {claim.id}`"
+            if claim.cost == "expensive":
+                made += f" on {setting.corpus.split(':')[0]}, seed {setting.seed}"
+            record[claim.id] = document.to_record(verdict, made)
+        if verdict is None:
+            entries.append(document.recorded(claim, record))
+        else:
+            made = record.get(claim.id, {}).get("made", "") if claim.cost != "quick" else ""
+            entries.append(document.Entry(claim, verdict, made=made))
+    document.write(entries, record, path)
+
+
+def _check(path: Path) -> None:
+    """Runs what is quick, takes the rest from the record, and compares."""
+    from whence.lab import document
+    from whence.lab.claim import Setting
+    from whence.lab.claims import CLAIMS, generator_for
+
+    if not path.exists():
+        raise WhenceError(f"{path} does not exist: run {document.COMMAND}")
+    record = document.read_record(path)
+    entries = []
+    for claim in CLAIMS.values():
+        if claim.cost in ("quick", "unchecked"):
+            verdict = claim.check(generator_for(claim.id, 0), Setting())
+            entries.append(document.Entry(claim, verdict))
+        else:
+            entries.append(document.recorded(claim, record))
+    stale = document.differences(entries, path)
+    for line in stale[:10]:
+        click.echo(line, err=True)
+    if stale:
+        click.echo(f"{path} is stale: run {document.COMMAND}", err=True)
+        sys.exit(1)
+    click.echo(f"{path} is up to date")
 
 
 @click.command()

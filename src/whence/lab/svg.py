@@ -80,7 +80,7 @@ class Axis:
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool, floor: float):
         self.log, self.start, self.end, self.floor = log, start, end, floor
         shown = [value for value in values if math.isfinite(value) and (not log or value >= floor)]
-        low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+        low, high = (min(shown), max(shown)) if shown else (0.1, 1.0)
         if log:
             low, high = math.log10(low), math.log10(high)
         if high - low < 1e-12:
