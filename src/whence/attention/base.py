@@ -12,6 +12,7 @@ and what is drawn is what the model did. A new mechanism writes one method, `mix
 general `weights`, `prefill` and `step` below; a mechanism with a shorter way overrides them.
 """
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -38,6 +39,8 @@ class Attention(nn.Module):
     """
 
     mechanism: ClassVar[str] = ""
+    # Settings that the laws are checked for, by name. "causal" among them restricts to that mode.
+    variants: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
     # What the rows of `pattern` promise: that they sum to one over the visible sources.
     rows_sum_to_one: bool = True
 
@@ -139,7 +142,7 @@ class Attention(nn.Module):
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
         """One new token x (B,1,D) per row, at `positions` (B,). The state is written in place."""
-        self.check_decoding()
+        self.check_step(x, positions)
         history, rows = state["history"], torch.arange(x.shape[0], device=x.device)
         history[rows, positions] = x[:, 0]
         # Causality makes the junk after a row's own position harmless.
@@ -219,6 +222,22 @@ class Attention(nn.Module):
             keys, values = F.pad(keys, (0, 0, 0, T - S)), F.pad(values, (0, 0, 0, T - S))
         return keys, values, padding
 
+    def contain(
+        self, T: int, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | float]:
+        """Keep a NaN where it is: causal mechanisms multiply hidden values by a weight of zero, and
+        0 * NaN is NaN. Taken out of keys and values, it is handed on by a running sum of zeros, to
+        be added to the T outputs: NaN from its position on, nothing before.
+        """
+        if not self.causal:
+            return keys, values, 0.0
+        trace = ((keys.detach().sum(-1) + values.detach().sum(-1)) * 0.0).cumsum(-1)[..., :T]
+        missing = T - trace.shape[-1]
+        if missing:
+            trace = torch.cat([trace, trace[..., -1:].expand(-1, -1, missing)], -1)
+        keys, values = (x.nan_to_num(0.0, math.inf, -math.inf) for x in (keys, values))
+        return keys, values, trace[..., None]
+
     def drop_sources(self, values: Tensor) -> Tensor:
         """Dropout for mechanisms that never hold the weights: whole sources, drawn per head."""
         if not self.training or self.dropout == 0.0:
@@ -258,3 +277,13 @@ class Attention(nn.Module):
     def check_decoding(self) -> None:
         if not self.causal:
             raise ValueError(f"{self.mechanism} is not causal: it cannot decode step by step")
+
+    def check_step(self, x: Tensor, positions: Tensor) -> None:
+        self.check_decoding()
+        if x.shape[1:] != (1, self.width) or positions.shape != x.shape[:1]:
+            raise ValueError(
+                f"a step takes x (batch, 1, {self.width}) and positions (batch,), "
+                f"not {tuple(x.shape)} and {tuple(positions.shape)}"
+            )
+        if int(positions.max()) >= self.context or int(positions.min()) < 0:
+            raise ValueError(f"positions must be in 0 ... {self.context - 1}: the context is full")

@@ -8,7 +8,7 @@ whole context: it is the same in training and evaluation, and for every length.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,13 @@ class BigBird(Softmax):
     """
 
     mechanism = "bigbird"
+    variants: ClassVar = {
+        "default": {},
+        "small": {"block": 3, "window": 2, "random": 2, "leading": 1},
+        "window": {"block": 4, "window": 2, "random": 0, "leading": 0},
+        "random": {"block": 1, "window": 1, "random": 3, "leading": 0},
+        "all": {"block": 5, "window": 100},
+    }
     neighbours: Tensor
 
     def __init__(

@@ -14,7 +14,7 @@ whose column of E has been exactly zero (averaged: -inf) so far is empty and get
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,12 @@ class Linformer(Attention):
     """projected: m, the number of slots. shared: E = F. per_head: each head has its own E, F."""
 
     mechanism = "linformer"
+    variants: ClassVar = {
+        "default": {"projected": 5},
+        "free": {"form": "free", "projected": 5},
+        "averaged": {"form": "averaged", "projected": 5, "per_head": True},
+        "shared": {"projected": 64, "shared": True},
+    }
 
     def __init__(
         self,
@@ -152,7 +158,7 @@ class Linformer(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_decoding()
+        self.check_step(x, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         after: State = {}
         for name, what, projection in zip(

@@ -33,6 +33,15 @@ def _sizes(key_log: Tensor) -> tuple[int, int]:
 
 @torch.library.custom_op("whence::running_logsumexp", mutates_args=())
 def _mass(key_log: Tensor) -> Tensor:
+    out, finite = _sum_up(key_log)
+    if not finite:
+        # A NaN or infinity makes NaN of the results from its position on, and of none before.
+        after = (~(key_log < torch.inf)).any(-1, keepdim=True).cumsum(1) > 0
+        out = _sum_up(key_log.masked_fill(after, FLOOR))[0].masked_fill_(after, torch.nan)
+    return out
+
+
+def _sum_up(key_log: Tensor) -> tuple[Tensor, bool]:
     out = torch.empty_like(key_log)
     N, _, M = key_log.shape
     seen, before = key_log.new_zeros(N, 1, M), None
@@ -43,7 +52,7 @@ def _mass(key_log: Tensor) -> Tensor:
         here = (key_log[:, start:stop] - top).exp_().cumsum_(1).add_(seen)
         seen, before = here[:, -1:], top
         out[:, start:stop] = here.log().add_(top).clamp_(min=FLOOR)
-    return out
+    return out, bool(seen.isfinite().all())
 
 
 @torch.library.custom_op("whence::running_logsumexp_backward", mutates_args=())

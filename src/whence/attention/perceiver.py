@@ -17,7 +17,7 @@ prefix form they would be different latents at each time, at a cost of T m^2: th
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,12 @@ class Perceiver(Attention):
     """latents: m. form: see above; without a mask there is one form. layers: of self-attention."""
 
     mechanism = "perceiver"
+    variants: ClassVar = {
+        "default": {"latents": 5},
+        "one": {"latents": 1},
+        "course": {"form": "course", "latents": 5, "causal": True},
+        "course-wide": {"form": "course", "latents": 64, "layers": 2, "causal": True},
+    }
 
     def __init__(
         self,
@@ -82,8 +88,9 @@ class Perceiver(Attention):
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         if self.form != "prefix":
+            keys, values, trace = self.contain(queries.shape[2], keys, values)
             up, down = self.through(queries, keys, padding, None)
-            return up @ (down @ values)
+            return up @ (down @ values) + trace
         values = self.drop_sources(values)
         keys, values, padding = self.align(queries.shape[2], keys, values, padding)
         wanted = self.ask(keys, padding)
@@ -163,7 +170,7 @@ class Perceiver(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_decoding()
+        self.check_step(x, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         if self.form == "course":
             m, device = self.latents.shape[1], x.device

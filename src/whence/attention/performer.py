@@ -16,7 +16,7 @@ kept as logarithms as long as possible (`scan.py`): no epsilon, no maximum over 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,10 @@ class Performer(Attention):
     """features: number of random directions w. kind, draw: see above. redraw(seed): new ones."""
 
     mechanism = "performer"
+    variants: ClassVar = {
+        **{kind: {"kind": kind, "features": 16} for kind in KINDS},
+        "iid": {"draw": "iid", "features": 7},
+    }
     directions: Tensor
 
     def __init__(
@@ -165,7 +169,7 @@ class Performer(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_decoding()
+        self.check_step(x, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         a, b, query_log, key_log = self.phi(queries, keys, None)
         total, top = state["sum"], state["top"][:, :, None]

@@ -1,6 +1,6 @@
 """Softmax attention with rotary positions (Su et al. 2021, arXiv:2104.09864)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from whence.attention.softmax import Softmax
 
@@ -9,6 +9,7 @@ class Rope(Softmax):
     """Softmax attention with rotary positions."""
 
     mechanism = "rope"
+    variants: ClassVar = {"default": {}, "norm": {"qk_norm": True}}
 
     def __init__(
         self, width: int, heads: int, context: int, causal: bool = True, **options: Any

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.walk import CHUNK, Walk
+from whence.attention import walk
+from whence.attention.walk import Walk
 
 
 def causal_scan(
@@ -36,7 +37,7 @@ def causal_scan(
     key_log: Tensor | None = None,
     side: str = "features",
     normalise: bool = False,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Tensor:
     """a, b (..., T, M) and c (..., T, C) -> (..., T, C); None stands for ones where a logarithm is.
 
@@ -64,7 +65,7 @@ def causal_scan(
         flat(key_log),
         side == "channels",
         normalise,
-        chunk,
+        chunk or walk.CHUNK,
     )
     result: Tensor = out.reshape(*lead, *out.shape[-2:])
     return result
@@ -99,8 +100,8 @@ def _scan_backward(
     normalise: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    walk = Walk(a, b, c, query_log, key_log, channels, normalise, chunk)
-    return walk.backward(gradient.contiguous(), out, mass, rows)
+    whole = Walk(a, b, c, query_log, key_log, channels, normalise, chunk)
+    return whole.backward(gradient.contiguous(), out, mass, rows)
 
 
 @_scan.register_fake

@@ -1,6 +1,7 @@
 """Softmax attention (Vaswani et al. 2017, arXiv:1706.03762): softmax(Q K^T / sqrt d) V."""
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,20 +10,26 @@ from torch import Tensor
 from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
 
+SHORT = 64  # up to here the weights fit the cache and plain products are quicker
+
 
 class Softmax(Attention):
     """Exact attention by torch's scaled_dot_product_attention; a key-value cache for decoding."""
 
     mechanism = "softmax"
+    variants: ClassVar = {"default": {}, "norm": {"qk_norm": True}, "rope": {"rope": True}}
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-        if self.dropout and self.training:
-            # With dropout torch's kernel writes the weights out as well, and draws slowly.
-            return drop(self.training_weights(queries, keys, padding), self.dropout, True) @ values
         if self.causal:
-            # Torch's kernel multiplies hidden values by a weight of zero, and 0 * NaN is NaN. The
-            # NaN still reaches every later position, through its key.
+            # A hidden value is multiplied by a weight of zero, and 0 * NaN is NaN. The NaN still
+            # reaches every later position, through its key.
             values = values.nan_to_num(0.0, math.inf, -math.inf)
+        dropout = self.dropout if self.training else 0.0
+        short = padding is None and torch.is_grad_enabled() and queries.shape[2] <= SHORT
+        if dropout or short:
+            # With dropout torch's kernel writes the weights out as well, and draws slowly; on
+            # short sequences its blocks are larger than the work, forward and backward.
+            return drop(self.training_weights(queries, keys, padding), dropout, True) @ values
         mask = None
         if padding is not None:
             mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
@@ -69,7 +76,7 @@ class Softmax(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_decoding()
+        self.check_step(x, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         rows = torch.arange(x.shape[0], device=x.device)
         state["keys"][rows, :, positions] = keys[:, :, 0]

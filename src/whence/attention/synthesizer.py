@@ -17,7 +17,7 @@ and no product of queries with keys; the product with the values remains T^2 d.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,11 @@ class Synthesizer(Attention):
     """
 
     mechanism = "synthesizer"
+    variants: ClassVar = {
+        **{form: {"form": form} for form in FORMS},
+        "mixture": {"form": "mixture"},
+        "mixture-of-all": {"form": "mixture", "members": [*FORMS, "softmax"], "rope": True},
+    }
     logits_fixed: Tensor
 
     def __init__(
@@ -198,21 +203,14 @@ class Synthesizer(Attention):
         self.check(x, source, padding)
         values = self.values(x if source is None else source)
         dropping = self.training and self.dropout > 0.0
-        trace = None
-        if self.causal:
-            # A hidden NaN times a weight of zero is NaN, and no key carries a seen one on to the
-            # later positions: taken out of the values, it is handed on by a running sum of zeros.
-            trace = (values.detach().sum(-1) * 0.0).cumsum(-1)[..., : x.shape[1], None]
-            values = values.nan_to_num(0.0, math.inf, -math.inf)
+        # Nothing else carries a NaN on: the weights do not depend on the sources.
+        _, values, trace = self.contain(x.shape[1], values, values)
         if self.form in ("dense", "course") and not dropping:
             mixed = self._learned_keys(x, values, padding)
         else:
             weights = self.pattern(x, source, padding)
             mixed = drop(weights, self.dropout, self.training) @ values
-        if trace is not None:
-            beyond = x.shape[1] - trace.shape[2]
-            mixed = mixed + (F.pad(trace, (0, 0, 0, beyond), "replicate") if beyond else trace)
-        return self.project(mixed)
+        return self.project(mixed + trace)
 
     def _learned_keys(self, x: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         """Dense logits are queries relu(W1 x), 1 against learned keys W2, b2: torch's own kernel
@@ -264,7 +262,7 @@ class Synthesizer(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_decoding()
+        self.check_step(x, positions)
         rows = torch.arange(x.shape[0], device=x.device)
         seen = int(positions.max()) + 1
         both = None
