@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import environment
-from contest import HERE, ROOT, compete, machine, material
+from contest import HERE, ROOT, compete, machine, material, paired
 
 ROWS = {
     "textbook": "one at a time, the whole sequence again for every character",
@@ -68,7 +68,7 @@ def main() -> None:
         "rows": {name: round(value, 3) for name, value in seconds.items()},
     }
     if {"whence", "textbook"} <= set(rows):
-        result["ratio"] = round(seconds["textbook"] / seconds["whence"], 1)
+        result["ratio"] = round(paired(rows["whence"], rows["textbook"]), 1)
     if arguments.json:
         print(json.dumps(result))
         return

@@ -62,12 +62,12 @@ class Row:
         rate = answer["amount"] / answer["seconds"]
         print(f"{self.name}: {rate:,.1f} a second", file=sys.stderr)
 
-    def rates(self) -> list[float]:
-        return [answer["amount"] / answer["seconds"] for answer in self.slices]
+    def rates(self, what: str = "amount") -> list[float]:
+        """A second's worth of `what`, slice by slice."""
+        return [answer[what] / answer["seconds"] for answer in self.slices]
 
     def median(self, what: str = "amount") -> float:
-        """A second's worth of `what`, the median over the slices."""
-        return statistics.median(a[what] / a["seconds"] for a in self.slices)
+        return statistics.median(self.rates(what))
 
     def close(self) -> None:
         assert self.process.stdin
@@ -95,6 +95,12 @@ def compete(
         for row in rows:
             row.close()
     return {row.name: row for row in rows}
+
+
+def paired(row: Row, other: Row, what: str = "amount") -> float:
+    """The median over the rounds of one row's rate over another's in the same round."""
+    pairs = zip(row.rates(what), other.rates(), strict=True)
+    return statistics.median(one / two for one, two in pairs)
 
 
 def serve(work: Callable[[], float | dict[str, float]], *, warm_up: int = 1) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from contest import ROOT, machine, material
 
-WHENCE = [sys.executable, "-m", "whence"]
+WHENCE = [str(Path(sys.executable).with_name("whence"))]
 
 
 def seconds_of(command: list[str], repeats: int = 9) -> float:

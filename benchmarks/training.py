@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import environment
-from contest import HERE, ROOT, compete, machine, material
+from contest import HERE, ROOT, compete, machine, material, paired
 
 ROWS = {
     "textbook": "padded to 127 positions, explicit mask and softmax, eager",
@@ -31,6 +31,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, default=5, help="slices of every row (5)")
     parser.add_argument("--threads", type=int, default=2, help="threads of every row (2)")
+    parser.add_argument(
+        "--compile", choices=("off", "auto"), default="off", help="whence's train.compile (off)"
+    )
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
     arguments = parser.parse_args()
 
@@ -43,13 +46,21 @@ def main() -> None:
             "textbook": [sys.executable, str(peers / "textbook_row.py"), "training", name, "1"],
             "transformers": [theirs, str(peers / "gpt2_row.py"), "training", name, "1"],
             "x-transformers": [theirs, str(peers / "xtransformers_row.py"), "training", name, "1"],
-            "whence": [sys.executable, str(peers / "whence_row.py"), "training", name, "12"],
+            "whence": [
+                sys.executable,
+                str(peers / "whence_row.py"),
+                "training",
+                name,
+                "6",
+                arguments.compile,
+            ],
         }
         chosen = {row: commands[row] for row in ROWS if row in arguments.only}
         chosen["matrix product"] = [sys.executable, str(peers / "sgemm_row.py")]
         rows = compete(chosen, arguments.rounds, arguments.threads, folder)
 
-    gemm = rows.pop("matrix product").median()
+    products = rows.pop("matrix product")
+    gemm = products.median()
     result = {
         "benchmark": "training",
         "text": text,
@@ -57,6 +68,7 @@ def main() -> None:
         "rounds": arguments.rounds,
         "threads": arguments.threads,
         "machine": machine(),
+        "compile": arguments.compile,
         "matrix_product_gflops": round(gemm / 1e9, 1),
         "rows": {name: round(row.median()) for name, row in rows.items()},
         "slices": {name: [round(rate) for rate in row.rates()] for name, row in rows.items()},
@@ -64,8 +76,8 @@ def main() -> None:
     if "whence" in rows:
         whence = rows["whence"]
         if "textbook" in rows:
-            result["ratio"] = round(whence.median() / rows["textbook"].median(), 2)
-        result["share_of_matrix_product"] = round(whence.median("flops") / gemm, 3)
+            result["ratio"] = round(paired(whence, rows["textbook"]), 2)
+        result["share_of_matrix_product"] = round(paired(whence, products, "flops"), 3)
         result["useful_share_of_positions"] = round(whence.median() / whence.median("positions"), 3)
         result["flops_counted"] = "6 x matrix parameters a position + 12 x layers x width x T/2"
     if arguments.json:

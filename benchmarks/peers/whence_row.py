@@ -23,6 +23,7 @@ from whence.train import build_model, train
 from whence.vocab import Vocab
 
 task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+compiling = sys.argv[4] if len(sys.argv) > 4 else "off"
 text = (folder / "documents.txt").read_text(encoding="utf-8")
 questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
 vocab = Vocab.from_text(text + "".join(questions))
@@ -72,9 +73,12 @@ class Turns(Progress):
 
     def update(self, **news: object) -> None:
         if self.start == 0.0:
-            # Warm once no new shape came for a while: every shape is compiled when first seen.
-            if self.since_new < 30:
+            # A compiler is warm once no new shape came for a while: each is compiled when first
+            # seen. Without one, two steps warm the memory allocator.
+            self.steps += 1
+            if self.steps < 2 or (compiling == "auto" and self.since_new < 30):
                 return
+            self.steps = 0
             say({"ready": True})
         else:
             self.steps += 1
@@ -93,7 +97,9 @@ def main() -> None:
     stage = StageConfig(
         name="pretrain", mixture={"spans": 1.0}, epochs=650, rate=6e-4, schedule="constant"
     )
-    config = Config(model=ModelConfig(), train=TrainConfig(evaluations=0), stages=(stage,))
+    config = Config(
+        model=ModelConfig(), train=TrainConfig(evaluations=0, compile=compiling), stages=(stage,)
+    )
     model = build_model(config, vocab)
     if task == "training":
         turns = Turns(model)

@@ -49,10 +49,7 @@ def trained(
 @pytest.fixture
 def whence() -> Callable[..., Result]:
     """Runs `whence course ARGUMENTS`; fails on an error unless `code` says which is expected."""
-    from whence.cli import Commands
-    from whence.course.commands import course
-
-    main = Commands("whence", commands=[course])
+    from whence.cli import main
 
     def run(*arguments: str | Path, code: int = 0) -> Result:
         result = CliRunner().invoke(main, ["course", *map(str, arguments)])

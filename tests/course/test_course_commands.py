@@ -186,10 +186,7 @@ def test_interrupted_training_goes_on_to_the_same_result(
     folder: Folder, whence: Whence, trained: Trained
 ) -> None:
     """SIGINT saves and says how to go on; the result is that of the uninterrupted training."""
-    program = (
-        "from whence.cli import Commands; from whence.course.commands import course; "
-        "Commands('whence', commands=[course])()"
-    )
+    program = "from whence.cli import main; main()"
     small = ("--reading_params_path", str(trained("vanilla")[1]))
     arguments = ["course", *finetune(folder, *small, "--steps", "40")]
     process = subprocess.Popen(
