@@ -12,7 +12,7 @@ import click
 from whence import __version__
 from whence.course.commands import course
 from whence.errors import WhenceError
-from whence.lab.commands import grade
+from whence.lab.commands import claims, grade
 
 CORPUS_HELP = "Corpus instead of the recipe's: world, lahman or course:FOLDER."
 
@@ -202,6 +202,7 @@ def export(run: Path, folder: Path) -> None:
 
 
 main.add_command(course)
+main.add_command(claims)
 main.add_command(grade)
 
 
