@@ -249,16 +249,25 @@ def refuse_misfit(run: Run) -> Iterator[None]:
 
 
 def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor], Tensor]:
-    """torch.compile where it works; otherwise one line, and eager from then on."""
-    compiled: Callable[[Tensor, Tensor], Tensor] | None = torch.compile(model.loss, dynamic=False)
+    """torch.compile where it works; otherwise one line, and eager from then on.
+
+    The blocks are compiled, not the whole: they are alike, so one compilation serves all of them.
+    The first batch is tried forward and backward, because either can fail.
+    """
+    for block in model.layers():
+        block.compile(dynamic=True)
+    tried = False
 
     def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-        nonlocal compiled
-        if compiled is not None:
+        nonlocal tried
+        if not tried:
+            tried = True
             try:
-                return compiled(inputs, targets)
+                with torch.random.fork_rng(devices=[]):
+                    model.loss(inputs, targets).backward()  # type: ignore[no-untyped-call]
             except Exception as error:  # no compiler, or any of the ways it can fail
-                compiled = None
+                for block in model.layers():
+                    block._compiled_call_impl = None  # what Module.compile set
                 reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
                 progress.say(f"torch.compile does not work here ({reason}); going on without it")
         return model.loss(inputs, targets)
