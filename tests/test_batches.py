@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny import NAMES, TinyCorpus, sentence
+from tiny import TinyCorpus
 from whence.batches import Batch, Batches, Place, seeded
 from whence.corpus.base import Document, Question
 from whence.errors import WhenceError
@@ -57,16 +57,13 @@ def rows_of(batch: Batch) -> list[tuple[list[int], list[int]]]:
     return [row for row in rows if row[0]]
 
 
-@pytest.mark.parametrize("repeat_shapes", [False, True])
-def test_reading_on_at_any_place_gives_the_same_stream(
-    corpus: TinyCorpus, repeat_shapes: bool
-) -> None:
-    whole = first(stream(corpus, repeat_shapes=repeat_shapes), 60)
+def test_reading_on_at_any_place_gives_the_same_stream(corpus: TinyCorpus) -> None:
+    whole = first(stream(corpus), 60)
     assert whole[-1][1].window >= 2
     for number in range(0, 60, 7):
         place = whole[number][1]
         for (batch, after), (expected, expected_after) in zip(
-            first(stream(corpus, repeat_shapes=repeat_shapes), 59 - number, place),
+            first(stream(corpus), 59 - number, place),
             whole[number + 1 :],
             strict=True,
         ):
@@ -169,10 +166,9 @@ def test_shares_of_a_mixture_are_kept(mixture: dict[str, float]) -> None:
     assert mixture[batches.main] == mixture[main]
 
 
-@pytest.mark.parametrize("repeat_shapes", [False, True])
-def test_nothing_is_dropped_shifted_or_cut(corpus: TinyCorpus, repeat_shapes: bool) -> None:
+def test_nothing_is_dropped_shifted_or_cut(corpus: TinyCorpus) -> None:
     """All draws of a window come back out of its batches, whole, and nothing else does."""
-    batches = stream(corpus, window=300, repeat_shapes=repeat_shapes)
+    batches = stream(corpus, window=300)
     expected = Counter(
         (tuple(inputs), tuple(targets))
         for name, objective in batches.objectives.items()
@@ -200,15 +196,6 @@ def test_little_is_spent_on_padding() -> None:
     assert used / sum(batch.inputs.numel() for batch in window) > 0.95
     lengths = [batch.inputs.shape[1] for batch in window]
     assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)  # shuffled
-
-
-@pytest.mark.parametrize("block", [16, 64, 128, 129, 300])
-def test_a_compiler_sees_few_shapes(corpus: TinyCorpus, block: int) -> None:
-    long = [Document(sentence(name) * 9, name) for name in NAMES]
-    batches = stream(TinyCorpus(long), {"spans": 1.0}, block=block, repeat_shapes=True)
-    shapes = {batch.inputs.shape for batch, _ in first(batches, 150)}
-    assert len(shapes) <= 18
-    assert all(length <= block - 1 for _, length in shapes)
 
 
 def test_empty_documents_and_documents_of_one_character_are_trained_on() -> None:

@@ -1,9 +1,9 @@
-"""Length buckets in a reproducible, resumable order.
+"""Examples of like length together, in a reproducible, resumable order.
 
 Which example comes n-th is a pure function of seed, stage and n. Examples are drawn in windows of
 some thousand, sorted by length and cut into batches of about equally many positions, and the
-batches are shuffled. Little is spent on padding, only a few shapes occur (a compiler likes that),
-and the place in the stream is two numbers: the window and the batch within it.
+batches are shuffled. Next to nothing is spent on padding, and the place in the stream is two
+numbers: the window and the batch within it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from whence.picker import pick_spans
 from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
-BUCKETS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)  # lengths that a compiler sees
-BUCKET_STEP = 32  # beyond those
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's examples; `examples` counts the rows that are not padding."""
+    """One step's examples, padded to the longest of them."""
 
     inputs: Tensor  # (B, T)
     targets: Tensor  # (B, T)
@@ -64,9 +62,7 @@ class Batches:
         positions: int,
         seed: int,
         stage: str,
-        repeat_shapes: bool = False,
     ) -> None:
-        """`repeat_shapes`: round lengths up to a few buckets, as a compiler wants it."""
         self.vocab = vocab
         self.positions = max(positions, block)
         self.seed = seed
@@ -78,9 +74,6 @@ class Batches:
         self.items: dict[str, Sequence[Document | Question]] = {
             name: _items(corpus, name) for name in mixture
         }
-        self.repeat_shapes = repeat_shapes
-        beyond = range(BUCKETS[-1] + BUCKET_STEP, block - 1, BUCKET_STEP)
-        self.buckets: list[int] = [b for b in (*BUCKETS, *beyond) if b < block - 1] + [block - 1]
         self.window_size = WINDOW
 
     @property
@@ -110,7 +103,7 @@ class Batches:
         draws.sort(key=lambda draw: len(draw[0]), reverse=True)
         batches = []
         while draws:
-            length = self.bucket(len(draws[0][0]))
+            length = len(draws[0][0])
             rows = max(1, self.positions // length)
             batches.append(draws[:rows])
             draws = draws[rows:]
@@ -133,22 +126,13 @@ class Batches:
             draws.append(objective.draw(items[orders[epoch][offset]], self.vocab, generator))
         return draws
 
-    def bucket(self, length: int) -> int:
-        if not self.repeat_shapes:
-            return length
-        return next(bucket for bucket in self.buckets if length <= bucket)
-
     def collate(self, draws: list[Draw]) -> Batch:
-        """Pad rows to the longest of the batch; for a compiler to the bucket, and rows too."""
-        length = self.bucket(max(len(inputs) for inputs, _ in draws))
+        """Pad the rows to the longest of them."""
+        length = max(len(inputs) for inputs, _ in draws)
         blank = [PAD] * length
-        inputs = [row + blank[len(row) :] for row, _ in draws]
-        targets = [row + blank[len(row) :] for _, row in draws]
-        rows = max(1, self.positions // length) if self.repeat_shapes else len(draws)
-        empty = [blank] * (rows - len(draws))
         return Batch(
-            torch.tensor(inputs + empty),
-            torch.tensor(targets + empty),
+            torch.tensor([row + blank[len(row) :] for row, _ in draws]),
+            torch.tensor([row + blank[len(row) :] for _, row in draws]),
             len(draws),
             sum(len(row) for row, _ in draws),
         )

@@ -103,7 +103,6 @@ def train(
                 positions=stage.batch,
                 seed=config.seed,
                 stage=stage.name,
-                repeat_shapes=config.train.compile != "off",
             )
             stream = batches.read(Place(clock.window, clock.batch))
             last_save = time.monotonic()
