@@ -22,7 +22,7 @@ PEERS = (
     "local-attention==1.11.2",
     "axial-positional-embedding==0.3.12",
     "hyper-connections==0.4.11",
-    "torch-einops-utils==0.1.11",
+    "torch-einops-utils==0.2.0",
 )
 # linformer-pytorch imports matplotlib; the tests in `peers/` are run by pytest.
 WITH_THEIR_OWN = ("matplotlib", "pytest==9.2.0")
