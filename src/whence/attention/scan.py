@@ -82,7 +82,9 @@ def _scan(
     normalise: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return Walk(a, b, c, query_log, key_log, channels, normalise, chunk).forward()
+    # What came here in full precision stays in it, autocast or not.
+    with torch.autocast("cpu", enabled=False):
+        return Walk(a, b, c, query_log, key_log, channels, normalise, chunk).forward()
 
 
 @torch.library.custom_op("whence::causal_scan_backward", mutates_args=())
@@ -101,7 +103,8 @@ def _scan_backward(
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     whole = Walk(a, b, c, query_log, key_log, channels, normalise, chunk)
-    return whole.backward(gradient.contiguous(), out, mass, rows)
+    with torch.autocast("cpu", enabled=False):
+        return whole.backward(gradient.contiguous(), out, mass, rows)
 
 
 @_scan.register_fake

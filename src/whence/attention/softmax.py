@@ -55,7 +55,7 @@ class Softmax(Attention):
             keys.flatten(0, 1).transpose(1, 2),
             alpha=1 / math.sqrt(self.head_width),
         )
-        return scores.softmax(-1).view(B, H, T, -1)
+        return scores.softmax(-1).view(B, H, T, keys.shape[2])
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         scores = queries @ keys.transpose(-2, -1) / math.sqrt(self.head_width)

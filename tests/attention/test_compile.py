@@ -1,0 +1,24 @@
+"""torch.compile takes every mechanism as one graph, and computes the same."""
+
+import pytest
+import torch
+
+from whence.attention import MECHANISMS, Attention
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MECHANISMS.values(), ids=MECHANISMS)
+def test_compiled_is_eager(kind: type[Attention]) -> None:
+    torch._dynamo.reset()
+    attention = kind(32, 2, 80)
+    x = torch.randn(2, 77, 32, generator=torch.Generator().manual_seed(0))
+    expected = attention(x)
+    expected.square().sum().backward()
+    gradients = [parameter.grad for parameter in attention.parameters()]
+    attention.zero_grad()
+    compiled = torch.compile(attention, fullgraph=True)
+    y = compiled(x)
+    y.square().sum().backward()
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
+    for parameter, gradient in zip(attention.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-3, rtol=1e-3)

@@ -1,0 +1,179 @@
+"""The causal scan and the running mass against their definitions."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from whence.attention import MECHANISMS, blocks, laws, walk
+from whence.attention.mass import running_logsumexp
+from whence.attention.scan import causal_scan
+
+N, T, M, C = 2, 23, 5, 3
+
+
+class Case(NamedTuple):
+    a: Tensor | None
+    b: Tensor | None
+    c: Tensor | None
+    query_log: Tensor | None
+    key_log: Tensor | None
+    side: str
+    normalise: bool
+
+
+def draw(*shape: int, seed: int, positive: bool = False) -> Tensor:
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (x.abs() + 0.1 if positive else x).requires_grad_()
+
+
+def cases() -> dict[str, Case]:
+    features = [draw(N, T, M, seed=seed) for seed in range(4)]
+    masses = [draw(N, T, M, seed=seed, positive=True) for seed in (4, 5)]
+    c, q, k = (draw(N, T, C, seed=seed) for seed in (6, 7, 8))
+    return {
+        "plain": Case(*features[:2], c, None, None, "features", False),
+        "normalised": Case(*masses, c, None, None, "features", True),
+        "logarithms": Case(None, None, c, *features[2:], "features", False),
+        "normalised logarithms": Case(None, None, c, *features[2:], "features", True),
+        "half": Case(masses[0], None, c, *features[2:], "features", False),
+        "both": Case(*masses, c, *features[2:], "features", True),
+        "channels": Case(*features[:2], None, q, k, "channels", False),
+    }
+
+
+def naive(case: Case) -> Tensor:
+    """The definition, with a T x T matrix."""
+    triangle = torch.ones(T, T, dtype=torch.bool).tril()
+    one = torch.ones(1, dtype=torch.float64)
+    a, b, c = (one if x is None else x for x in case[:3])
+    if case.query_log is not None and case.key_log is not None:
+        if case.side == "features":
+            a, b = a * case.query_log.exp(), b * case.key_log.exp()
+        else:
+            c = c * case.key_log.exp()
+    kernel = (a @ b.mT).masked_fill(~triangle, 0.0)
+    out = kernel @ c
+    if case.side == "channels" and case.query_log is not None:
+        out = out * case.query_log.exp()
+    return out / kernel.sum(-1, keepdim=True) if case.normalise else out
+
+
+def run(case: Case, chunk: int | None = None) -> Tensor:
+    return causal_scan(
+        *case[:3],
+        query_log=case.query_log,
+        key_log=case.key_log,
+        side=case.side,
+        normalise=case.normalise,
+        chunk=chunk,
+    )
+
+
+def leaning(case: Case) -> Case:
+    """Keys that jump by hundreds, within a chunk and across: no common reference exists."""
+    assert case.query_log is not None and case.key_log is not None
+    jump = torch.zeros(1, T, 1, dtype=torch.float64)
+    jump[:, 7], jump[:, 8], jump[:, 15] = 100, 200, 205
+    key_log = (case.key_log.detach() + jump).requires_grad_()
+    level = key_log.detach().cummax(1).values
+    query_log = (case.query_log.detach() - level).requires_grad_()
+    return case._replace(query_log=query_log, key_log=key_log)
+
+
+@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("chunk", [1, 4, 7, 64])
+@pytest.mark.parametrize("segment", [1, 60, 1 << 19])
+def test_scan_is_its_definition(
+    name: str, chunk: int, segment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "SEGMENT", segment)
+    case = cases()[name]
+    out, expected = run(case, chunk), naive(case)
+    torch.testing.assert_close(out, expected)
+    given = [x for x in case[:5] if x is not None]
+    up = draw(N, T, C, seed=9).detach()
+    found = torch.autograd.grad(out, given, up)
+    for ours, theirs in zip(found, torch.autograd.grad(expected, given, up), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in cases().items() if case.key_log is not None]
+)
+@pytest.mark.parametrize("chunk", [1, 8, 64])
+def test_scan_with_keys_that_jump(name: str, chunk: int) -> None:
+    case = leaning(cases()[name])
+    out, expected = run(case, chunk), naive(case)
+    torch.testing.assert_close(out, expected)
+    given = [x for x in case[:5] if x is not None]
+    up = draw(N, T, C, seed=9).detach()
+    found = torch.autograd.grad(out, given, up)
+    for ours, theirs in zip(found, torch.autograd.grad(expected, given, up), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_scan_passes_gradcheck(name: str) -> None:
+    case = cases()[name]
+
+    def function(*given: Tensor | None) -> Tensor:
+        return run(Case(*given, case.side, case.normalise), 7)
+
+    assert torch.autograd.gradcheck(function, case[:5], fast_mode=True)
+
+
+def test_scan_in_float32_holds_far_beyond_its_range() -> None:
+    """A key e^1000 times the others: nothing overflows, nothing before it moves."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 300, 8, generator=generator) for _ in range(2))
+    c = torch.randn(1, 300, 4, generator=generator)
+    calm = causal_scan(None, None, c, query_log=q, key_log=k, normalise=True)
+    for t in (1, 100, 299):
+        wild = k.clone()
+        wild[:, t] += 1000
+        out = causal_scan(None, None, c, query_log=q, key_log=wild, normalise=True)
+        assert out.isfinite().all()
+        torch.testing.assert_close(out[:, :t], calm[:, :t], atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(out[:, t:], c[:, t : t + 1].expand_as(out[:, t:]))
+
+
+def test_scan_without_keys_is_zero() -> None:
+    case = cases()["normalised logarithms"]
+    assert case.key_log is not None
+    hidden = case.key_log.detach().clone()
+    hidden[0, :6] = -torch.inf
+    out = run(case._replace(key_log=hidden))
+    assert (out[0, :6] == 0).all() and out.isfinite().all()
+
+
+def test_running_mass_is_logcumsumexp() -> None:
+    k = (10 * draw(N, T, M, seed=0)).detach().requires_grad_()
+    out, expected = running_logsumexp(k), k.logcumsumexp(1)
+    torch.testing.assert_close(out, expected)
+    up = draw(N, T, M, seed=1).detach()
+    (ours,) = torch.autograd.grad(out, k, up)
+    (theirs,) = torch.autograd.grad(expected, k, up)
+    torch.testing.assert_close(ours, theirs)
+    steep = (k.detach() + 50 * torch.arange(T)[:, None]).float()
+    torch.testing.assert_close(running_logsumexp(steep), steep.double().logcumsumexp(1).float())
+
+
+@pytest.mark.parametrize("mode", [m for m in laws.modes(MECHANISMS.values()) if m.causal], ids=str)
+def test_chunks_do_not_show(mode: laws.Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, x = mode.make(), laws.inputs()
+    expected = attention(x)
+    for chunk, segment in ((1, 1), (3, 100), (8, 1 << 19)):
+        monkeypatch.setattr(walk, "CHUNK", chunk)
+        monkeypatch.setattr(walk, "SEGMENT", segment)
+        monkeypatch.setattr(blocks, "HELD", segment)
+        laws.same(attention(x), expected, f"chunks of {chunk}")
+
+
+def test_a_bad_side_is_refused() -> None:
+    case = cases()["plain"]
+    with pytest.raises(ValueError, match="side must be"):
+        run(case._replace(side="left"))
+    with pytest.raises(ValueError, match="can be normalised"):
+        run(cases()["channels"]._replace(normalise=True))
