@@ -30,6 +30,7 @@ from tiny import (
     write_recipe,
 )
 from whence.attention import MECHANISMS
+from whence.batches import Batches, Place
 from whence.config import Config, from_table, to_table
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
@@ -38,7 +39,7 @@ from whence.model import GPT
 from whence.pipeline import begin, carry_out
 from whence.progress import Progress
 from whence.run import TRAINING, Run
-from whence.train import Interrupted, build_model, due, stage_bounds, train, whole_share
+from whence.train import Interrupted, backward, build_model, due, stage_bounds, train, whole_share
 from whence.vocab import Vocab
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -386,6 +387,24 @@ def test_the_loss_falls_and_the_answers_come(tmp_path: Path) -> None:
     assert losses[0] > 3 and losses[-1] < 0.5
     vocab = Vocab.from_text(corpus.vocabulary_text())
     assert accuracy(model, vocab, corpus.questions("train")) == (12, 12)
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    model = build_model(recipe(model__dropout=0.0), vocab)
+    mixture = {"spans": 1.0, "questions": 1.0}
+    batches = Batches(corpus, vocab, mixture, block=64, positions=1024, seed=0, stage="a")
+    batch, _ = next(batches.read(Place()))
+    loss = model.loss(batch.inputs, batch.targets)
+    loss.backward()
+    whole = [parameter.grad for parameter in model.parameters()]
+    for part in (1, 100, 333, 10**6):
+        monkeypatch.setattr("whence.train.PART", part)
+        model.zero_grad(set_to_none=True)
+        assert backward(model.loss, batch) == pytest.approx(loss.item(), rel=1e-5)
+        for parameter, expected in zip(model.parameters(), whole, strict=True):
+            torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-3)
 
 
 # Failures
