@@ -132,16 +132,19 @@ def material(folder: Path) -> str:
         documents = (course / "wiki.txt").read_text(encoding="utf-8")
         lines = (course / "birth_dev.tsv").read_text(encoding="utf-8").splitlines()
         questions = [line.split("\t")[0] for line in lines if line]
+        train = (course / "birth_places_train.tsv").read_text(encoding="utf-8")
         name = "the course's wiki.txt and birth_dev.tsv"
     else:
-        from whence.config import CorpusConfig
         from whence.corpus import load_corpus
 
-        corpus = load_corpus(CorpusConfig(name="world", people=3000, seed=0))
+        corpus = load_corpus("world", people=3000, seed=0)
         documents = "".join(document.text + "\n" for document in corpus.documents())
         questions = [question.text for question in corpus.questions("dev")][:500]
+        pairs = [f"{question.text}\t{question.answer}" for question in corpus.questions("train")]
+        train = "\n".join(pairs[:2000]) + "\n"
         name = "the world, 3,000 people (no course data on this machine)"
     (folder / "documents.txt").write_text(documents, encoding="utf-8")
+    (folder / "train.tsv").write_text(train, encoding="utf-8")
     (folder / "questions.txt").write_text("\n".join(questions) + "\n", encoding="utf-8")
     return name
 
