@@ -1,0 +1,378 @@
+"""The command line: results on stdout, progress on stderr, every bad input one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import save_file
+
+from tiny import (
+    NAMES,
+    SPLITS,
+    assert_refused,
+    environment,
+    recipe,
+    whence,
+    write_course,
+    write_recipe,
+)
+from whence import __version__
+from whence.cli import main
+from whence.files import read_json, read_lines
+from whence.run import TRAINING, Run
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def call(*arguments: str | Path) -> Result:
+    """The command within this process: the same, without two seconds for torch."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(result: Result, *wanted: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert result.stderr.startswith("whence: ")
+    for part in wanted:
+        assert part in result.stderr
+
+
+@pytest.fixture(scope="module")
+def recipe_path(course: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = recipe(corpus={"name": f"course:{course}"})
+    return write_recipe(tmp_path_factory.mktemp("recipes") / "tiny.toml", config)
+
+
+@pytest.fixture(scope="module")
+def finished(recipe_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "finished"
+    result = call("train", recipe_path, "--out", path)
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy that may be spoilt."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+# What it prints
+
+
+def test_help_does_not_load_torch() -> None:
+    program = (
+        "import sys\n"
+        "from whence.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit as stop:\n    assert not stop.code\n"
+        "loaded = {'torch', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "print(loaded, file=sys.stderr)\n"
+    )
+    for arguments in (["--help"], ["train", "--help"], ["course", "--help"], ["--version"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            capture_output=True, text=True, env=environment(), check=True,
+        )  # fmt: skip
+        assert done.stderr == "set()\n"
+        assert done.stdout
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"whence, version {__version__}\n"
+
+
+def test_every_command_explains_itself() -> None:
+    for name, command in main.commands.items():
+        result = call(name, "--help")
+        assert result.exit_code == 0 and command.help
+        assert result.stdout.startswith(f"Usage: main {name}")
+
+
+def test_the_command_reference_is_in_step() -> None:
+    tool = REPOSITORY / "tools" / "build_command_reference.py"
+    reference = runpy.run_path(str(tool))["reference"]()
+    written = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert written == reference, "python tools/build_command_reference.py writes it anew"
+
+
+def test_training_prints_its_score_on_stdout_and_its_progress_on_stderr(
+    recipe_path: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    result = call("train", recipe_path, "--out", path, "--set", "seed=5")
+    assert result.exit_code == 0
+    assert result.stdout.count("\n") == 1
+    assert result.stdout.startswith(f"{path}: ") and "95 % interval" in result.stdout
+    assert "softmax attention" in result.stderr and "step 1 " in result.stderr
+    assert Run.open(path).config.seed == 5
+    assert call("resume", path).stdout == result.stdout
+
+
+def test_a_default_name_never_runs_into_an_older_run(recipe_path: Path, tmp_path: Path) -> None:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for expected in ("tiny", "tiny-2", "tiny-3"):
+            result = call("train", recipe_path, "--set", "train.evaluations=0")
+            assert result.stdout.startswith(f"runs/{expected}: ")
+        listed = call("ls").stdout.splitlines()
+        assert [line.split()[:2] for line in listed[1:]] == [
+            [name, "finished"] for name in ("tiny", "tiny-2", "tiny-3")
+        ]
+    finally:
+        os.chdir(before)
+
+
+def test_evaluate(finished: Path, tmp_path: Path) -> None:
+    score = json.loads(call("evaluate", finished, "--json").stdout)
+    stored = read_json(finished / "evaluation.json")
+    assert {k: score[k] for k in ("correct", "total")} == {k: stored[k] for k in score if k in
+                                                            ("correct", "total")}  # fmt: skip
+    said = call("evaluate", finished, "--split", "train").stdout
+    assert "of 12 right" in said
+    predictions, answers = tmp_path / "p.txt", tmp_path / "a.jsonl"
+    result = call(
+        "evaluate", finished, "--split", "test", "--predictions", predictions, "--answers", answers
+    )
+    assert result.exit_code == 0
+    lines = predictions.read_text(encoding="utf-8").split("\n")[:-1]
+    assert lines == [record["answer"] for record in read_lines(answers)]
+    assert len(lines) == len(SPLITS["test"])
+
+
+def test_evaluate_without_answers_claims_no_score(finished: Path, tmp_path: Path) -> None:
+    folder = write_course(tmp_path / "course")
+    (folder / "birth_test.tsv").write_text("Where was Ada Dunn born?\nWhere was Bo Dunn born?\n")
+    asked = ("evaluate", finished, "--corpus", f"course:{folder}", "--split", "test")
+    refused(call(*asked), "a score cannot be claimed")
+    result = call(*asked, "--predictions", tmp_path / "p.txt")
+    assert result.stdout == "2 predictions written; no answers, so no score\n"
+    assert json.loads(call(*asked, "--json", "--predictions", tmp_path / "p.txt").stdout) == {
+        "split": "test", "correct": None, "total": 2, "accuracy": None,
+    }  # fmt: skip
+
+
+def test_ask(finished: Path) -> None:
+    lines = call("ask", finished, NAMES[0], f"Where was {NAMES[1]} born?").stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == [f"Where was {n} born?" for n in NAMES[:2]]
+    (record,) = [json.loads(line) for line in call("ask", finished, NAMES[0], "--json").stdout.splitlines()]  # fmt: skip
+    assert set(record) == {"question", "answer", "probability"}
+    assert 0 < record["probability"] <= 1
+
+
+def test_export_and_report(finished: Path, tmp_path: Path) -> None:
+    result = call("export", finished, tmp_path / "model")
+    assert result.exit_code == 0
+    names = sorted(p.name for p in (tmp_path / "model").iterdir())
+    assert names == ["config.json", "model.safetensors", "vocab.json"]
+    result = call("report", finished, "--out", tmp_path / "report.html")
+    assert result.stdout == f"{tmp_path / 'report.html'}\n"
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_study(recipe_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    systems = (
+        '\n[[study.systems]]\nname = "one"\n[[study.systems]]\nname = "two"\nset = { seed = 4 }\n'
+    )
+    text = recipe_path.read_text().partition("[study]")[0]
+    path.write_text(text + "[study]\nbaselines = ['London']\n" + systems)
+    result = call("study", path, "--out", tmp_path / "study")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["London", "one", "two"]
+    assert lines[-1] == f"report: {tmp_path / 'study' / 'report.html'}"
+    as_json = call("study", path, "--out", tmp_path / "study", "--json")
+    assert [s["name"] for s in json.loads(as_json.stdout)["systems"]] == ["London", "one", "two"]
+    assert call("report", tmp_path / "study").exit_code == 0
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["train", "x.toml", "--otu", "y"], "No such option: --otu"),
+        (["trian", "x.toml"], "No such command 'trian'"),
+        (["train"], "Missing argument 'RECIPE'"),
+        (["ask", "run"], "Missing argument"),
+        (["evaluate", "run", "--split", "all"], "'all' is not one of 'train', 'dev', 'test'"),
+    ],
+)
+def test_a_misspelt_command_line(arguments: list[str], wanted: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert wanted in result.stderr.strip().splitlines()[-1]
+
+
+def test_a_misspelt_command_is_guessed() -> None:
+    assert "Did you mean" in call("trian").stderr or "No such command" in call("trian").stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("model.widht=3", "unknown key 'model.widht': did you mean 'width'?"),
+        ("model.width=wide", "model.width must be a whole number, not 'wide'"),
+        ("model.attention=sofmax", "unknown attention 'sofmax'"),
+        ("model.options.window=3", "attention 'softmax'"),
+        ("stages.pretrain.mixture={span=1.0}", "unknown objective 'span'"),
+        ("corpus.name=moon", "unknown corpus 'moon'"),
+        ("corpus.name=course:/no/such/folder", "/no/such/folder"),
+        ("corpus.people=3", "no option 'people'"),
+        ("train.steps=-1", "train.steps must not be negative"),
+        ("nonsense", "--set wants key=value"),
+    ],
+)
+def test_a_bad_recipe_is_one_sentence_and_leaves_nothing(
+    setting: str, wanted: str, recipe_path: Path, tmp_path: Path
+) -> None:
+    result = call("train", recipe_path, "--out", tmp_path / "run", "--set", setting)
+    refused(result, wanted)
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_that_are_not_there(tmp_path: Path, finished: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    refused(call("train", nowhere), f"cannot read {nowhere}: No such file or directory")
+    for command in (["resume"], ["evaluate"], ["ask", "Ada"], ["export", "x"]):
+        name, *rest = command
+        refused(call(name, nowhere, *rest), f"{nowhere} is not a run directory")
+    refused(call("ls", nowhere), "is not a folder")
+    refused(call("report", nowhere), str(nowhere))
+    refused(
+        call("evaluate", finished, "--predictions", finished / "config.toml" / "p.txt"),
+        "cannot write",
+    )
+
+
+def test_questions_that_cannot_be_asked(finished: Path) -> None:
+    refused(call("ask", finished, "Zoë Ω"), "is not in the vocabulary", "U+00EB")
+    refused(call("ask", finished, "Where was Ada Dunn born"), "has no question mark; did you mean")
+    refused(call("ask", finished, "A" * 200), "the model sees 63")
+    refused(call("ask", finished, "Ada ⁇"), "special character")
+
+
+class Malice:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("how", ["another model", "truncated", "malicious", "empty", "gone"])
+def test_a_spoilt_model_is_one_sentence(how: str, run: Path, tmp_path: Path) -> None:
+    path = run / "checkpoints" / "model.safetensors"
+    if how == "another model":
+        save_file({"head.weight": torch.zeros(3, 3)}, path)
+    elif how == "truncated":
+        path.write_bytes(path.read_bytes()[:1000])
+    elif how == "malicious":
+        path.write_bytes(pickle.dumps(Malice(tmp_path / "trapped")))
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    for command in (["ask", run, "Ada"], ["evaluate", run], ["export", run, tmp_path / "out"]):
+        refused(call(*command), str(run))
+    assert not (tmp_path / "trapped").exists() and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("how", ["another model", "truncated", "malicious", "empty"])
+def test_a_spoilt_training_state_is_one_sentence(how: str, run: Path, tmp_path: Path) -> None:
+    (run / "evaluation.json").unlink()  # not finished: the state is what it goes on from
+    path = run / TRAINING
+    torch.save({"model": {"head.weight": torch.zeros(3)}, "clock": {}}, path)
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:-200])
+    elif how == "malicious":
+        torch.save({"model": Malice(tmp_path / "trapped")}, path)
+    elif how == "empty":
+        path.write_bytes(b"")
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
+    for command in (["resume", run], ["ask", run, "Ada"]):
+        result = call(*command)
+        assert result.exit_code == 2 and str(path) in result.stderr.splitlines()[-1]
+        assert isinstance(result.exception, SystemExit)
+    assert not (tmp_path / "trapped").exists()
+    after = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
+    assert before == after
+
+
+def test_a_broken_log_or_vocabulary_is_named(run: Path) -> None:
+    (run / "vocab.json").write_text('["a"]')
+    refused(call("ask", run, "Ada"), "vocab.json: a vocabulary starts with")
+    (run / "metrics.jsonl").write_text("{}\nnonsense\n")
+    (run / "evaluation.json").unlink()
+    refused(call("ls", run), "metrics.jsonl:2: not JSON")
+
+
+@pytest.mark.slow
+def test_the_same_sentences_from_real_processes(recipe_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert_refused(
+        whence("train", recipe_path, "--out", out, "--set", "model.widht=3"), "did you mean 'width'"
+    )
+    assert_refused(whence("train", recipe_path, "--out", out, "--corpus", "moon"), "unknown corpus")
+    assert_refused(whence("resume", out), "is not a run directory")
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_full_output_is_one_sentence(finished: Path) -> None:
+    command = [sys.executable, "-m", "whence.cli", "ask", str(finished), NAMES[0]]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False
+        )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr and "No space left on device" in done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("NOT ROOT: no small disk could be mounted")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_nothing(recipe_path: Path, finished: Path, small_disk: Path) -> None:
+    """Training stops with one sentence; with room again it goes on to the same result."""
+    run = small_disk / "run"
+    done = whence("train", recipe_path, "--out", run, "--set", "train.save_seconds=0.0")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("whence: cannot write") and last.endswith("No space left on device")
+    assert not list(run.rglob(".*.tmp"))
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    done = whence("resume", run)
+    assert done.returncode == 0, done.stderr
+    weights = "checkpoints/model.safetensors"
+    assert (run / weights).read_bytes() == (finished / weights).read_bytes()
+    assert read_lines(run / "answers.jsonl") == read_lines(finished / "answers.jsonl")
