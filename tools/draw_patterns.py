@@ -29,7 +29,7 @@ from whence.vocab import PAD, Vocab
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "figures" / "attention"
 SENTENCE = "Mai Endo. Endo, the Tokyo-born cyclist, lives in Rome ."
-STEPS, ROWS, CONTEXT = 150, 16, 96
+STEPS, ROWS, CONTEXT = 150, 8, 96
 
 PICTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {}),
