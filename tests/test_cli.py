@@ -142,8 +142,8 @@ def test_a_default_name_never_runs_into_an_older_run(recipe_path: Path, tmp_path
 def test_evaluate(finished: Path, tmp_path: Path) -> None:
     score = json.loads(call("evaluate", finished, "--json").stdout)
     stored = read_json(finished / "evaluation.json")
-    assert {k: score[k] for k in ("correct", "total")} == {k: stored[k] for k in score if k in
-                                                            ("correct", "total")}  # fmt: skip
+    for key in ("correct", "total", "accuracy", "interval"):
+        assert score[key] == stored[key]
     said = call("evaluate", finished, "--split", "train").stdout
     assert "of 12 right" in said
     predictions, answers = tmp_path / "p.txt", tmp_path / "a.jsonl"
@@ -171,7 +171,7 @@ def test_evaluate_without_answers_claims_no_score(finished: Path, tmp_path: Path
 def test_ask(finished: Path) -> None:
     lines = call("ask", finished, NAMES[0], f"Where was {NAMES[1]} born?").stdout.splitlines()
     assert [line.split("\t")[0] for line in lines] == [f"Where was {n} born?" for n in NAMES[:2]]
-    (record,) = [json.loads(line) for line in call("ask", finished, NAMES[0], "--json").stdout.splitlines()]  # fmt: skip
+    record = json.loads(call("ask", finished, NAMES[0], "--json").stdout)
     assert set(record) == {"question", "answer", "probability"}
     assert 0 < record["probability"] <= 1
 
@@ -209,7 +209,7 @@ def test_study(recipe_path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["train", "x.toml", "--otu", "y"], "No such option: --otu"),
+        (["train", "x.toml", "--otu", "y"], "No such option"),
         (["trian", "x.toml"], "No such command 'trian'"),
         (["train"], "Missing argument 'RECIPE'"),
         (["ask", "run"], "Missing argument"),
@@ -220,10 +220,6 @@ def test_a_misspelt_command_line(arguments: list[str], wanted: str) -> None:
     result = call(*arguments)
     assert result.exit_code == 2 and result.stdout == ""
     assert wanted in result.stderr.strip().splitlines()[-1]
-
-
-def test_a_misspelt_command_is_guessed() -> None:
-    assert "Did you mean" in call("trian").stderr or "No such command" in call("trian").stderr
 
 
 @pytest.mark.parametrize(
@@ -264,7 +260,7 @@ def test_files_that_are_not_there(tmp_path: Path, finished: Path) -> None:
 
 
 def test_questions_that_cannot_be_asked(finished: Path) -> None:
-    refused(call("ask", finished, "Zoë Ω"), "is not in the vocabulary", "U+00EB")
+    refused(call("ask", finished, "Ada Ω"), "is not in the vocabulary", "U+03A9")
     refused(call("ask", finished, "Where was Ada Dunn born"), "has no question mark; did you mean")
     refused(call("ask", finished, "A" * 200), "the model sees 63")
     refused(call("ask", finished, "Ada ⁇"), "special character")
