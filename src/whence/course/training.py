@@ -32,8 +32,8 @@ PRETRAIN_EPOCHS = 650
 EPOCHS_AFTER_PRETRAINING = 10
 EPOCHS_WITHOUT_PRETRAINING = 75
 WARMUP_TOKENS = 512 * 20
+EVALUATIONS = 8  # times that the dev questions are asked during a finetuning
 SPAN_EXAMPLE = 60  # characters in a span corruption, masks included, on average
-WORTH_COMPILING = 6_000_000  # positions; below that, compiling takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,14 @@ def make_stage(request: Request, documents: int, questions: list[Question]) -> S
     )
 
 
-def make_config(request: Request, stage: StageConfig, model: GPT, items: int, dev: bool) -> Config:
-    expected = stage.steps * stage.batch or stage.epochs * items * SPAN_EXAMPLE
-    if request.seconds and not expected:
-        expected = request.seconds * 10_000
+def make_config(request: Request, stage: StageConfig, model: GPT, dev: bool) -> Config:
     return Config(
         seed=request.seed,
         corpus=CorpusConfig(name=f"files:{request.corpus}"),
         model=model.config,
         train=TrainConfig(
             seconds=request.seconds or 0.0,
-            evaluations=8 if dev else 0,
-            compile="auto" if expected > WORTH_COMPILING else "off",
+            evaluations=min(EVALUATIONS, request.steps or EVALUATIONS) if dev else 0,
             threads=request.threads,
         ),
         stages=(stage,),
@@ -149,8 +145,7 @@ def run_training(request: Request, say: Say, print_line: Callable[[str], None]) 
     else:
         model = new_model(request.variant, len(text.vocab), request.bottleneck or 32, request.seed)
     stage = make_stage(request, len(text.documents), questions)
-    items = len(questions) or len(text.documents)
-    config = make_config(request, stage, model, items, bool(dev))
+    config = make_config(request, stage, model, bool(dev))
     print_line(text.greeting())
     print_line(f"number of parameters: {model.parameter_count()}")
     corpus = CourseFiles(text, questions, dev)
