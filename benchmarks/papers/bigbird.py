@@ -26,7 +26,9 @@ PAPER = {"R": 60.1, "W": 58.3, "R+W": 62.7, "R+W+G": None, "full": 64.2}
 
 def measure_ablation(settings: Result, jobs: int) -> Result:
     trainings = [
-        Training(*GRAPHS[graph], seed=seed, steps=settings["steps"])
+        # With learned positions even full attention finds its neighbours late: 400 steps then
+        # rank the graphs by how local they are (2.20 nats full, 1.65 window alone).
+        Training(*GRAPHS[graph], seed=seed, steps=settings["steps"], positions="rope")
         for graph in settings["graphs"]
         for seed in settings["seeds"]
     ]
@@ -117,7 +119,7 @@ EXPERIMENTS = [
     Experiment(
         "bigbird-ablation",
         "random, window and global edges on next-character prediction",
-        {"graphs": list(GRAPHS), "seeds": [0, 1], "steps": 400, "block": BLOCK},
+        {"graphs": list(GRAPHS), "seeds": [0, 1], "steps": 800, "positions": "rope"},
         measure_ablation,
         ablation_table,
         ablation_figure,

@@ -14,6 +14,7 @@ from papers.timing import medians
 from papers.training import Training, fit, summary, text, train_all
 from whence.attention import Linformer, Softmax
 from whence.lab.svg import Dots, Figure, Line, Panel
+from whence.model import GPT
 
 PAPER_SPEED = {512: 1.5, 1024: 1.7, 2048: 2.6, 4096: 3.4, 8192: 5.5}
 PAPER_MEMORY = {512: 1.7, 1024: 3.0, 2048: 6.1, 4096: 14, 8192: 28}
@@ -91,10 +92,15 @@ def against_figure(title: str, paper: dict[int, float]) -> Callable[[Result], Fi
 # The spectrum of trained attention --------------------------------------------------------------
 
 
-@torch.no_grad()
 def look(training: Training) -> Result:
+    """What a model has learned to do, and how well it learned."""
+    model, result = fit(training)
+    return {**spectrum(model, training), "loss": result["loss"], "accuracy": result["accuracy"]}
+
+
+@torch.no_grad()
+def spectrum(model: GPT, training: Training) -> Result:
     """Singular values of the trained patterns, and how well random projections replace them."""
-    model, _ = fit(training)
     _, _, source = text()
     T = training.context
     x = model.embed(torch.stack([source[n * T : (n + 1) * T] for n in range(4)]))
@@ -143,8 +149,10 @@ MODES = {"causal": False, "both sides": True}
 def measure_spectrum(settings: Result, jobs: int) -> Result:
     found = {}
     for name, masked in MODES.items():
-        training = Training("softmax", seed=0, masked=masked, steps=settings["steps"])
-        asked = {"masked": masked, "steps": settings["steps"]}
+        training = Training(
+            "rope", seed=0, masked=masked, steps=settings["steps"], positions="auto"
+        )
+        asked = {"masked": masked, "steps": settings["steps"], "attention": "rope"}
         make = functools.partial(look, training)
         found[name] = remembered("linformer-look", asked, make, fresh=False)["result"]
     return found
@@ -252,7 +260,7 @@ EXPERIMENTS = [
     Experiment(
         "linformer-spectrum",
         "the spectrum of trained attention",
-        {"steps": 400},
+        {"steps": 800, "attention": "rope"},
         measure_spectrum,
         spectrum_table,
         spectrum_figure,
