@@ -27,6 +27,8 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/whence claims --check docs/claims.md
+	$(BIN)/python tools/build_command_reference.py --check
 
 format: setup
 	$(BIN)/ruff check --fix .
