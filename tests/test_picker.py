@@ -1,0 +1,64 @@
+"""The picker: learns from training questions where answers stand, and from nothing else."""
+
+from __future__ import annotations
+
+import random
+
+from tiny import BORN, NAMES, TinyCorpus, sentence
+from whence.corpus.base import Document, Question
+from whence.picker import Picker, candidate_spans, pick_spans
+
+DEATHS = {name: place for name, place in zip(NAMES, reversed(list(BORN.values())), strict=True)}
+
+
+def documents() -> list[Document]:
+    """Birth and death place in either order: only the words around them tell which is which."""
+    found = []
+    for number, name in enumerate(NAMES):
+        born, died = f"was born in {BORN[name]}", f"died in {DEATHS[name]}"
+        first, second = (born, died) if number % 3 else (died, born)
+        found.append(Document(f"{name}. A painter who {first} and {second} .", name))
+    return found
+
+
+def questions(answers: dict[str, str], names: list[str]) -> list[Question]:
+    return [Question(f"Where was {name} born?", answers[name], name) for name in names]
+
+
+def test_it_learns_what_is_asked_for() -> None:
+    texts = documents()
+    for answers in (BORN, DEATHS):
+        picks = pick_spans(texts, questions(answers, NAMES[::2]))
+        unseen = [document for document in texts if document.name in NAMES[1::2]]
+        right = sum(d.text[slice(*picks[d])] == answers[d.name] for d in unseen)
+        assert right >= len(unseen) - 1
+
+
+def test_answers_of_several_words_are_found() -> None:
+    corpus = TinyCorpus()
+    picks = pick_spans(corpus.documents(), corpus.questions("train"))
+    assert any(place == "New York" for place in BORN.values())
+    for document in corpus.documents():
+        start, stop = picks[document]
+        assert document.text[start:stop] == BORN[document.name]
+
+
+def test_the_order_of_the_questions_does_not_matter_and_dev_is_not_asked() -> None:
+    texts, asked = documents(), questions(BORN, NAMES[::2])
+    shuffled = random.Random(0).sample(asked, len(asked))
+    assert pick_spans(texts, asked) == pick_spans(texts, shuffled)
+
+
+def test_nothing_to_learn_from_is_no_error() -> None:
+    texts = [Document(""), Document("nothing stands out"), Document(sentence(NAMES[0]), NAMES[0])]
+    picks = pick_spans(texts, [])
+    assert texts[0] not in picks and texts[1] not in picks
+    assert Picker.fit([], []).pick(texts[2]) is not None
+
+
+def test_candidates_are_spans_of_the_text() -> None:
+    text = "Ann Lee. Ann was born in New York City, not in Old York ."
+    spans = candidate_spans(Document(text, "Ann Lee"), 3)
+    found = [text[start:stop] for start, stop in spans]
+    assert {"New", "New York", "New York City", "York City", "Old York"} <= set(found)
+    assert "City, not" not in found and "Ann" not in found
