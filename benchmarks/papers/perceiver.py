@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from papers.results import Experiment, Result, markdown
+from papers.results import Experiment, Result, doublings, headroom, markdown
 from papers.timing import medians
 from papers.training import Training, summary, train_all
 from whence.attention import Perceiver, Softmax
@@ -50,14 +50,15 @@ def time_table(result: Result) -> str:
 
 def time_figure(result: Result) -> Figure:
     rows = result["rows"]
-    lengths = [row["T"] for row in rows]
+    lengths = doublings([row["T"] for row in rows])
     panels = []
     for title, ending in (("causal (prefix form)", ""), ("both sides", " both sides")):
         names = [f"{m}{ending}" for m in result["latents"]]
         marks = [Line(lengths, [row[n] for row in rows], f"m = {n.split()[0]}") for n in names]
         if not ending:
             marks.append(Line(lengths, [row["softmax"] for row in rows], "softmax", dashed=True))
-        panels.append(Panel(title, "T", "milliseconds", marks, log_x=True, log_y=True))
+        marks.append(headroom(marks, 10.0))
+        panels.append(Panel(title, "log2 T", "milliseconds", marks, log_y=True))
     return Figure("Time of one Perceiver layer, forward, against the length", panels)
 
 

@@ -4,12 +4,11 @@ training."""
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from papers.results import Experiment, Result, markdown
+from papers.results import Experiment, Result, late, markdown
 from papers.training import Training, build, fit, text, train_all
 from whence.attention import Performer
 from whence.attention.performer import draw_directions
@@ -193,7 +192,6 @@ def training_table(result: Result) -> str:
     for row in result["rows"]:
         kind, curve = row["kind"], row["curve"]
         ended = f"{row['loss']:.3f}" if row["broke"] is None else f"NaN at step {row['broke']}"
-        jumps = sum(later > earlier + 0.5 for earlier, later in pairwise(curve))
         shares = [result["after"][kind][name] for name in ("negative_weights", "negative_sums")]
         lines.append(
             [
@@ -201,24 +199,21 @@ def training_table(result: Result) -> str:
                 row["seed"],
                 ended,
                 f"{max(curve[50:], default=math.nan):.2f}",
-                jumps,
                 f"{row['largest_gradient']:.3g}",
                 *(f"{share:.1f} %" for share in shares),
             ]
         )
-    head = ["features", "seed", "held-out loss", "worst loss after step 50", "jumps above 0.5"]
+    head = ["features", "seed", "held-out loss", "worst loss after step 50"]
     probe = result["probe"]
     head += ["largest gradient", f"negative weights (step {probe})", "negative row sums"]
     return markdown(head, lines)
 
 
 def training_figure(result: Result) -> Figure:
-    lines = []
-    for row in result["rows"]:
-        if row["seed"] == result["rows"][0]["seed"]:
-            curve = row["curve"]
-            lines.append(Line(list(range(1, len(curve) + 1)), curve, row["kind"]))
-    panel = Panel("training loss, first seed", "step", "nats a character", lines, log_y=True)
+    first = result["rows"][0]["seed"]
+    rows = [row for row in result["rows"] if row["seed"] == first]
+    lines = [late(row["curve"], row["kind"], 40) for row in rows]
+    panel = Panel("training loss, first seed", "step", "nats a character", lines)
     return Figure("Training loss of Performers that differ in their features", [panel])
 
 

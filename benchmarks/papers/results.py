@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from whence.files import write_json
-from whence.lab.svg import Figure
+from whence.lab.svg import Figure, Line
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / ".bench" / "papers"
@@ -63,3 +64,23 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table; numbers are the caller's to round."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def doublings(lengths: Sequence[float]) -> list[float]:
+    """Lengths as powers of two, for an axis whose ticks are then the lengths measured."""
+    return [math.log2(length) for length in lengths]
+
+
+def headroom(marks: Sequence[Line], times: float = 6.0) -> Line:
+    """A line of one point, which draws nothing: it lifts the axis, and lines miss the legend."""
+    top = max(value for mark in marks for value in mark.y)
+    return Line([marks[0].x[0]], [top * times])
+
+
+def late(curve: Sequence[float], label: str, skip: int = 60) -> Line:
+    """A loss smoothed by a running mean, without the first steps, where all are the same."""
+    shown, level = [], curve[0]
+    for value in curve:
+        level = 0.95 * level + 0.05 * value
+        shown.append(level)
+    return Line(list(range(skip + 1, len(curve) + 1)), shown[skip:], label)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.results import Experiment, Result, markdown
+from papers.results import Experiment, Result, late, markdown
 from papers.training import Training, summary, train_all
-from whence.lab.svg import Figure, Line, Panel
+from whence.lab.svg import Figure, Panel
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed": ("synthesizer", {"form": "fixed"}),
@@ -44,21 +44,9 @@ def order_table(result: Result) -> str:
 
 
 def order_figure(result: Result) -> Figure:
-    lines = []
-    for row in result["rows"]:
-        curve = smooth(row["runs"][0]["curve"])
-        lines.append(Line(list(range(1, len(curve) + 1)), curve, row["form"]))
+    lines = [late(row["runs"][0]["curve"], row["form"]) for row in result["rows"]]
     panel = Panel("training loss, first seed", "step", "nats a character", lines)
     return Figure("Training loss of the Synthesizer's forms, beside softmax", [panel])
-
-
-def smooth(curve: list[float]) -> list[float]:
-    """A running mean, so that lines can be told apart."""
-    shown, level = [], curve[0]
-    for value in curve:
-        level = 0.95 * level + 0.05 * value
-        shown.append(level)
-    return shown
 
 
 EXPERIMENTS = [
