@@ -20,6 +20,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.attention.base import Attention, State
@@ -87,6 +88,8 @@ class Perceiver(Attention):
         return scores.masked_fill(~padding[:, None, :, None], -math.inf)
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        if self.form is None and not (self.training and self.dropout):
+            return self.read_all(queries, keys, values, padding)
         if self.form != "prefix":
             keys, values, trace = self.contain(queries.shape[2], keys, values)
             up, down = self.through(queries, keys, padding, None)
@@ -106,6 +109,26 @@ class Perceiver(Attention):
         # Before the first real position every latent is empty, and the sum below is zero.
         out = causal_scan(scores.softmax(-1), None, values, query_log=-mass, key_log=wanted)
         return out.to(values.dtype)
+
+    def read_all(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """What `through` does without a mask, but the latents' keys and values are carried along
+        instead of their weights on the sources: nothing has S columns."""
+        scale = self.head_width**-0.5
+        latents = self.latents.expand(keys.shape[0], -1, -1, -1)
+        mask = None if padding is None else padding[:, None, None]
+        pooled, held = (
+            F.scaled_dot_product_attention(latents, keys, what, attn_mask=mask)
+            for what in (keys, values)
+        )
+        for _ in range(self.layers):
+            inner = (pooled @ pooled.mT * scale).softmax(-1)
+            pooled, held = (pooled + inner @ pooled) / 2, (held + inner @ held) / 2
+        out = F.scaled_dot_product_attention(queries, pooled, held)
+        if padding is None:
+            return out
+        return out.masked_fill(~padding.any(1)[:, None, None, None], 0.0)
 
     def through(
         self, queries: Tensor, keys: Tensor, padding: Tensor | None, positions: Tensor | None
