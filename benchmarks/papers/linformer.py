@@ -175,7 +175,7 @@ def spectrum_table(result: Result) -> str:
 
 
 def spectrum_figure(result: Result) -> Figure:
-    ranks = result["causal"]["ranks"]
+    ranks = doublings(result["causal"]["ranks"])
     energies = [
         Line(ranks, layer, f"{name}, layer {number}")
         for name in MODES
@@ -190,9 +190,19 @@ def spectrum_figure(result: Result) -> Figure:
         "Trained softmax attention of length 256: share of the singular values in the first m, "
         "and the error of replacing the pattern by one of rank m",
         [
-            Panel("cumulative singular values", "m", "share", energies, log_x=True),
             Panel(
-                "error of the output", "m", "relative", errors, log_x=True, log_y=True, floor=1e-3
+                "cumulative singular values",
+                "log2 m",
+                "share",
+                [*energies, headroom(energies, 1.5)],
+            ),
+            Panel(
+                "error of the output",
+                "log2 m",
+                "relative",
+                [*errors, headroom(errors, 30.0)],
+                log_y=True,
+                floor=1e-3,
             ),
         ],
     )
@@ -228,14 +238,14 @@ def loss_table(result: Result) -> str:
 
 
 def loss_figure(result: Result) -> Figure:
-    slots = [row["projected"] for row in result["rows"] if row["projected"]]
+    slots = doublings([row["projected"] for row in result["rows"] if row["projected"]])
     losses = [summary(row["runs"])[0] for row in result["rows"]]
     marks = [
         Line(slots, losses[:-1], "linformer, causal"),
         Line([slots[0], slots[-1]], [losses[-1]] * 2, "softmax", dashed=True),
         Dots(slots, losses[:-1]),
     ]
-    panel = Panel("loss against slots", "m", "nats a character", marks, log_x=True)
+    panel = Panel("loss against slots", "log2 m", "nats a character", marks)
     return Figure("Held-out loss against the number of slots", [panel])
 
 

@@ -88,14 +88,14 @@ def loss_table(result: Result) -> str:
 
 
 def loss_figure(result: Result) -> Figure:
-    latents = [row["latents"] for row in result["rows"] if row["latents"]]
+    latents = doublings([row["latents"] for row in result["rows"] if row["latents"]])
     losses = [summary(row["runs"])[0] for row in result["rows"]]
-    marks = [
+    lines = [
         Line(latents, losses[:-1], "perceiver"),
         Line([latents[0], latents[-1]], [losses[-1]] * 2, "softmax", dashed=True),
-        Dots(latents, losses[:-1]),
     ]
-    panel = Panel("loss against latents", "m", "nats a character", marks, log_x=True)
+    marks = [*lines, headroom(lines, 1.03), Dots(latents, losses[:-1])]
+    panel = Panel("loss against latents", "log2 m", "nats a character", marks)
     return Figure("Held-out loss against the number of latents", [panel])
 
 
