@@ -17,6 +17,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.attention.base import Attention, State
@@ -90,35 +91,46 @@ class Linformer(Attention):
         T, scale = queries.shape[2], self.head_width**-0.5
         if not self.causal:
             to_keys, to_values = self.slots(keys.shape[2], padding)
-            filled = self.filled(to_keys).any(2, keepdim=True)
+            hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
             if self.form == "averaged":
                 to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
                 if padding is not None:
                     to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
-            scores = queries @ (to_keys.mT @ keys).mT * scale
-            return self.attend(scores, filled) @ (to_values.mT @ values)
+            keys, values = pool(to_keys, keys), pool(to_values, values)
+            if not (self.training and self.dropout):  # torch's kernel never writes the weights out
+                return F.scaled_dot_product_attention(queries, keys, values, attn_mask=hidden)
+            return self.attend(queries @ keys.mT * scale, hidden) @ values
         keys, values, padding = self.align(T, keys, values, padding)
         to_keys, to_values = self.slots(T, padding)
-        filled = self.filled(to_keys).cumsum(2) > 0
+        # The first position that enters a slot fills it.
+        entered = self.filled(to_keys)
+        first = torch.where(entered.any(2), entered.int().argmax(2), T)[:, :, None]
+        hidden = self.hide_empty(torch.arange(T, device=keys.device)[:, None] >= first)
         if self.form == "free":
             scores = causal_scan(queries * scale, keys, to_keys)
-            return causal_scan(self.attend(scores, filled), to_values, values).to(values.dtype)
+            return causal_scan(self.attend(scores, hidden), to_values, values).to(values.dtype)
         mass = running_logsumexp(to_keys)
         scores = causal_scan(
             queries * scale, keys, None, query_log=-mass, key_log=to_keys, side="channels"
         )
         if to_values is not to_keys:
             mass = running_logsumexp(to_values)
-        chosen = self.attend(scores, filled)
+        chosen = self.attend(scores, hidden)
         out = causal_scan(chosen, None, values, query_log=-mass, key_log=to_values)
         return out.to(values.dtype)
 
     def filled(self, projection: Tensor) -> Tensor:
         return projection != (0.0 if self.form == "free" else -math.inf)
 
-    def attend(self, scores: Tensor, filled: Tensor) -> Tensor:
+    def hide_empty(self, filled: Tensor) -> Tensor:
+        """What is added to the scores: -inf for an empty slot, unless all are (nothing is real)."""
+        shown = filled | ~filled.any(-1, keepdim=True)
+        zero = torch.zeros((), dtype=self.project_keys.dtype, device=filled.device)
+        return torch.where(shown, zero, -math.inf)
+
+    def attend(self, scores: Tensor, hidden: Tensor) -> Tensor:
         """The weights of the slots: softmax over those that hold something."""
-        return drop(masked_softmax(scores, filled), self.dropout, self.training)
+        return drop((scores + hidden).softmax(-1), self.dropout, self.training)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S, scale = queries.shape[2], keys.shape[2], self.head_width**-0.5
@@ -134,7 +146,9 @@ class Linformer(Attention):
             to_keys = masked_softmax(to_keys, seen & self.filled(to_keys))
             to_values = masked_softmax(to_values, seen & self.filled(to_values))
         scores = ((queries @ keys.mT)[:, :, :, None] * to_keys).sum(-1) * scale
-        return (masked_softmax(scores, filled)[:, :, :, None] @ to_values)[:, :, :, 0]
+        chosen = (scores + self.hide_empty(filled)).softmax(-1)
+        mixed: Tensor = chosen[:, :, :, None] @ to_values
+        return mixed[:, :, :, 0]
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, State]:
@@ -177,4 +191,14 @@ class Linformer(Attention):
         scores = queries @ after["keys"].mT * self.head_width**-0.5
         averaged = self.form == "averaged"
         filled = after["keys_mass"] > -math.inf if averaged else after["keys_filled"]
-        return self.project(masked_softmax(scores, filled) @ after["values"]), after
+        chosen = (scores + self.hide_empty(filled)).softmax(-1)
+        return self.project(chosen @ after["values"]), after
+
+
+def pool(projection: Tensor, x: Tensor) -> Tensor:
+    """(1 or B, 1 or H, S, m), (B,H,S,c) -> (B,H,m,c), one product for all heads that share it."""
+    if projection.shape[1] > 1:
+        return projection.mT @ x
+    B, H, S, c = x.shape
+    joined = x.transpose(1, 2).reshape(B, S, H * c)
+    return (projection[:, 0].mT @ joined).view(B, -1, H, c).transpose(1, 2)

@@ -10,12 +10,13 @@ is one cumulative sum from the end.
 Shape letters: N batch times heads, T positions, M features.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.attention.walk import CHUNK, FLOOR, SEGMENT, segments
+from whence.attention.walk import CHUNK, FLOOR, SEGMENT, Segment, segments
 
 
 def running_logsumexp(key_log: Tensor) -> Tensor:
@@ -26,9 +27,9 @@ def running_logsumexp(key_log: Tensor) -> Tensor:
     return result
 
 
-def _sizes(key_log: Tensor) -> tuple[int, int]:
+def _segments(key_log: Tensor) -> Iterator[Segment]:
     N, T, M = key_log.shape
-    return T, SEGMENT // (N * M)
+    return segments(lambda start, stop: key_log[:, start:stop], T, SEGMENT // (N * M), CHUNK)
 
 
 @torch.library.custom_op("whence::running_logsumexp", mutates_args=())
@@ -45,7 +46,7 @@ def _sum_up(key_log: Tensor) -> tuple[Tensor, bool]:
     out = torch.empty_like(key_log)
     N, _, M = key_log.shape
     seen, before = key_log.new_zeros(N, 1, M), None
-    for start, stop, _, top in segments(key_log, *_sizes(key_log), CHUNK):
+    for start, stop, _, top, _ in _segments(key_log):
         assert top is not None
         if before is not None and before is not top:
             seen = seen * (before - top).exp_()
@@ -60,7 +61,7 @@ def _mass_backward(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
     result = torch.empty_like(key_log)
     N, _, M = key_log.shape
     asked, after = key_log.new_zeros(N, 1, M), None
-    for start, stop, _, top in reversed(list(segments(key_log, *_sizes(key_log), CHUNK))):
+    for start, stop, _, top, _ in reversed(list(_segments(key_log))):
         assert top is not None
         if after is not None and after is not top:
             asked = asked * (top - after).exp_()

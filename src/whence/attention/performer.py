@@ -103,9 +103,10 @@ class Performer(Attention):
             query_log = queries.new_zeros(1, 1, 1, 1).expand(a.shape)
         else:
             a = b = None
-            query_log, key_log = q, k - half
             if self.kind == "hyperbolic":
-                query_log, key_log = torch.cat([q, -q], -1), torch.cat([key_log, -k - half], -1)
+                query_log, key_log = torch.cat([q, -q], -1), torch.cat([k - half, -k - half], -1)
+            else:
+                query_log, key_log = q, k.sub_(half)  # in place: new memory costs more than sums
         if hidden is not None:
             key_log = key_log.masked_fill(hidden, -math.inf)
         return Features(a, b, query_log, key_log)
@@ -114,6 +115,8 @@ class Performer(Attention):
         values = self.drop_sources(values)
         if self.causal:
             keys, values, padding = self.align(queries.shape[2], keys, values, padding)
+            if self.kind in ("positive", "hyperbolic"):
+                return self.scan_directions(queries, keys, values, padding)
             a, b, query_log, key_log = self.phi(queries, keys, padding)
             out = causal_scan(a, b, values, query_log=query_log, key_log=key_log, normalise=True)
             return out.to(values.dtype)
@@ -121,12 +124,40 @@ class Performer(Attention):
         if query_log is not None and key_log is not None:
             # Any reference gives the same result; this one overflows nowhere.
             top = key_log.detach().amax(2, keepdim=True).clamp(min=FLOOR)
-            raised, lowered = query_log + top, (key_log - top).exp()
-            raised = (raised - raised.detach().amax(-1, keepdim=True)).exp()
-            a, b = raised if a is None else a * raised, lowered if b is None else b * lowered
+            if a is None:
+                raised, lowered = query_log.add_(top), key_log.sub_(top).exp_()
+                raised = raised.sub_(raised.detach().amax(-1, keepdim=True)).exp_()
+                a, b = raised, lowered
+            else:
+                raised, lowered = query_log + top, (key_log - top).exp()
+                raised = (raised - raised.detach().amax(-1, keepdim=True)).exp()
+                a, b = a * raised, lowered if b is None else b * lowered
         assert a is not None and b is not None
         total = a @ b.sum(2, keepdim=True).mT
         return (a @ (b.mT @ values) / total).masked_fill(total == 0, 0.0)
+
+    def scan_directions(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """The causal form of exponential features, which are never all held at a time."""
+        scale = self.head_width**-0.25
+        turn = self.directions * scale
+        if self.kind == "hyperbolic":
+            turn = torch.cat([turn, -turn])
+        half = keys.square().sum(-1, keepdim=True) * (0.5 * scale**2)
+        if padding is not None:
+            half = half.masked_fill(~padding[:, None, :, None], math.inf)
+        out = causal_scan(
+            None,
+            None,
+            values,
+            query_log=queries,
+            key_log=keys,
+            offset=half,
+            directions=turn,
+            normalise=True,
+        )
+        return out.to(values.dtype)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S = queries.shape[2], keys.shape[2]

@@ -12,8 +12,9 @@ no maximum over the future, so a key never moves the outputs before it by more t
 Positions are read in segments that stay in the processor's cache; a segment is cut in chunks that
 are computed side by side: what lies inside a chunk through a small triangular matrix, what lies
 before it through the (M, C) state. Cost T (2 M C + chunk (M + C)), and nothing of size T x T or
-T x M x C. The gradient is computed by the same walk, once forwards and once backwards, instead of
-by recording the steps: the memory of the backward pass is that of its results.
+T x M x C; with `directions` not even T x M. The gradient is computed by the same walk, once
+forwards and once backwards, instead of by recording the steps: the memory of the backward pass is
+that of its results.
 
 All of it is an opaque operator of torch, so that `torch.compile` passes over it without a graph
 break while it may look at the data (see `walk.py`).
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import walk
-from whence.attention.walk import Walk
+from whence.attention.walk import Inputs, Walk
 
 
 def causal_scan(
@@ -35,6 +36,8 @@ def causal_scan(
     *,
     query_log: Tensor | None = None,
     key_log: Tensor | None = None,
+    offset: Tensor | None = None,
+    directions: Tensor | None = None,
     side: str = "features",
     normalise: bool = False,
     chunk: int | None = None,
@@ -43,29 +46,31 @@ def causal_scan(
 
     `normalise` divides row t by what c = 1 would give; a row that has seen no key
     (`key_log` = -inf) is zero. Without it the caller promises q_t + max_{j<=t} k_j to be moderate.
+
+    With `directions` (M, D), a constant, `query_log` and `key_log` are (..., T, D) and stand for
+    their products with it, minus `offset` (..., T, 1) for the keys: the features then exist only
+    a segment at a time.
     """
     if side not in ("features", "channels"):
         raise ValueError(f"side must be 'features' or 'channels', not {side!r}")
-    if normalise and side == "channels":
-        raise ValueError("only a scan with logarithms on the features side can be normalised")
-    given = [tensor for tensor in (a, b, c, query_log, key_log) if tensor is not None]
+    if side == "channels" and (normalise or directions is not None):
+        raise ValueError("only the features side can be normalised or have directions")
+    tensors = (a, b, c, query_log, key_log, offset)
+    given = [tensor for tensor in tensors if tensor is not None]
     lead = torch.broadcast_shapes(*(x.shape[:-2] for x in given))  # type: ignore[no-untyped-call]
     full = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
 
     def flat(tensor: Tensor | None) -> Tensor | None:
         if tensor is None:
             return None
-        return tensor.to(full).expand(*lead, *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:])
+        shared = all(size == 1 for size in tensor.shape[:-2])
+        wide = tensor.to(full) if shared else tensor.to(full).expand(*lead, *tensor.shape[-2:])
+        return wide.reshape(-1, *tensor.shape[-2:])
 
+    if directions is not None:
+        directions = directions.to(full)
     out, _, _ = _scan(
-        flat(a),
-        flat(b),
-        flat(c),
-        flat(query_log),
-        flat(key_log),
-        side == "channels",
-        normalise,
-        chunk or walk.CHUNK,
+        *map(flat, tensors), directions, side == "channels", normalise, chunk or walk.CHUNK
     )
     result: Tensor = out.reshape(*lead, *out.shape[-2:])
     return result
@@ -78,13 +83,17 @@ def _scan(
     c: Tensor | None,
     query_log: Tensor | None,
     key_log: Tensor | None,
+    offset: Tensor | None,
+    directions: Tensor | None,
     channels: bool,
     normalise: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    given = Inputs(a, b, c, query_log, key_log, offset, directions)
+    whole = Walk(given, channels, normalise, chunk)
     # What came here in full precision stays in it, autocast or not.
-    with torch.autocast("cpu", enabled=False):
-        return Walk(a, b, c, query_log, key_log, channels, normalise, chunk).forward()
+    with torch.autocast(whole.like.device.type, enabled=False):
+        return whole.forward()
 
 
 @torch.library.custom_op("whence::causal_scan_backward", mutates_args=())
@@ -98,13 +107,15 @@ def _scan_backward(
     c: Tensor | None,
     query_log: Tensor | None,
     key_log: Tensor | None,
+    offset: Tensor | None,
+    directions: Tensor | None,
     channels: bool,
     normalise: bool,
     chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    whole = Walk(a, b, c, query_log, key_log, channels, normalise, chunk)
-    with torch.autocast("cpu", enabled=False):
-        return whole.backward(gradient.contiguous(), out, mass, rows)
+) -> list[Tensor]:
+    given = Inputs(a, b, c, query_log, key_log, offset, directions)
+    with torch.autocast(gradient.device.type, enabled=False):
+        return Walk(given, channels, normalise, chunk).backward(gradient, out, mass, rows)
 
 
 @_scan.register_fake
@@ -114,14 +125,18 @@ def _(
     c: Tensor | None,
     query_log: Tensor | None,
     key_log: Tensor | None,
+    offset: Tensor | None,
+    directions: Tensor | None,
     channels: bool,
     normalise: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    given = [x for x in (a, b, c, query_log, key_log, offset) if x is not None]
     values = c if c is not None else query_log
     assert values is not None
-    row = (*values.shape[:2], 1) if normalise else (0,)
-    return values.new_empty(values.shape), values.new_empty(row), values.new_empty(row)
+    N, T = max(x.shape[0] for x in given), values.shape[1]
+    row = (N, T, 1) if normalise else (0,)
+    return values.new_empty(N, T, values.shape[2]), values.new_empty(row), values.new_empty(row)
 
 
 @_scan_backward.register_fake
@@ -135,29 +150,27 @@ def _(
     c: Tensor | None,
     query_log: Tensor | None,
     key_log: Tensor | None,
+    offset: Tensor | None,
+    directions: Tensor | None,
     channels: bool,
     normalise: bool,
     chunk: int,
-) -> tuple[Tensor, ...]:
-    given = (a, b, c, query_log, key_log)
-    return tuple(out.new_empty(0 if x is None else x.shape) for x in given)
+) -> list[Tensor]:
+    given = (a, b, c, query_log, key_log, offset)
+    return [out.new_empty(0 if x is None else x.shape) for x in given]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output, *inputs[:5])
-    ctx.settings = inputs[5:]
+    ctx.save_for_backward(*output, *inputs[:7])
+    ctx.settings = inputs[7:]
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _gradients(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
     out, mass, rows, *given = ctx.saved_tensors
     results = _scan_backward(gradient, out, mass, rows, *given, *ctx.settings)
-    return (
-        *(None if x is None else y for x, y in zip(given, results, strict=True)),
-        None,
-        None,
-        None,
-    )
+    wanted = (None if x is None else y for x, y in zip(given[:6], results, strict=True))
+    return (*wanted, None, None, None, None)
 
 
 _scan.register_autograd(_gradients, setup_context=_remember)

@@ -1,10 +1,10 @@
 """How the causal scan goes through the positions: in segments, forwards and backwards.
 
 Shape letters: N batch times heads, T positions, M features, C channels, G chunks of a segment.
-`scan.py` says what is computed; this file computes it.
+`scan.py` says what is computed; this file computes it. An input may have N = 1, shared by all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,8 +16,20 @@ SPREAD = 60.0
 # Stands for "no key seen yet" where -inf would make -inf - (-inf) = NaN.
 FLOOR = -1e30
 CHUNK = 64
-# Numbers of a segment's largest array: two megabytes of float32, about one core's cache.
-SEGMENT = 1 << 19
+# Numbers of a segment's largest array: a megabyte of float32, about one core's cache.
+SEGMENT = 1 << 18
+
+
+class Inputs(NamedTuple):
+    """What `causal_scan` was given, with batch and heads made one dimension."""
+
+    a: Tensor | None
+    b: Tensor | None
+    c: Tensor | None
+    query_log: Tensor | None
+    key_log: Tensor | None
+    offset: Tensor | None
+    directions: Tensor | None
 
 
 class Segment(NamedTuple):
@@ -25,36 +37,7 @@ class Segment(NamedTuple):
     stop: int
     chunk: int
     top: Tensor | None  # (N,1,M or C): the reference of the segment's key logarithms
-
-
-def segments(key_log: Tensor | None, T: int, size: int, chunk: int) -> Iterator[Segment]:
-    """Cut T positions so that within a segment all logarithms can share one reference.
-
-    A reference is the maximum over the past and over the segment itself. If the segment's end rises
-    far above its beginning, the beginning would underflow: such a segment is halved, down to single
-    positions, whose reference is their own. With sane keys it never happens.
-    """
-    size = max(chunk, size // chunk * chunk)
-    waiting = [(start, min(start + size, T)) for start in range(0, T, size)][::-1]
-    top = None
-    if key_log is not None:
-        top = key_log.new_full((key_log.shape[0], 1, key_log.shape[2]), FLOOR)
-    while waiting:
-        start, stop = waiting.pop()
-        if key_log is not None and top is not None:
-            peak = torch.maximum(top, key_log[:, start:stop].amax(1, keepdim=True))
-            first = torch.maximum(top, key_log[:, start : start + 1])
-            if stop - start > 1 and bool(((peak - first) > SPREAD).any()):
-                middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
-                continue
-            top = peak
-        # Whole chunks, and the rest as one shorter chunk: no length has to divide anything.
-        whole = start + (stop - start) // chunk * chunk
-        if whole > start:
-            yield Segment(start, whole, chunk, top)
-        if stop > whole:
-            yield Segment(whole, stop, stop - whole, top)
+    key_log: Tensor | None  # (N,L,M or C)
 
 
 class Read(NamedTuple):
@@ -69,62 +52,90 @@ class Read(NamedTuple):
     rows: Tensor | None  # (N, L, 1): the logarithm taken out of each row of a
 
 
+def segments(
+    logs: Callable[[int, int], Tensor] | None, T: int, size: int, chunk: int
+) -> Iterator[Segment]:
+    """Cut T positions so that within a segment all logarithms can share one reference.
+
+    A reference is the maximum over the past and over the segment itself. If the segment's end rises
+    far above its beginning, the beginning would underflow: such a segment is halved, down to single
+    positions, whose reference is their own. With sane keys it never happens.
+    """
+    size = max(chunk, size // chunk * chunk)
+    waiting = [(start, min(start + size, T)) for start in range(0, T, size)][::-1]
+    top = key_log = None
+    while waiting:
+        start, stop = waiting.pop()
+        if logs is not None:
+            key_log = logs(start, stop)
+            if top is None:
+                top = key_log.new_full((key_log.shape[0], 1, key_log.shape[2]), FLOOR)
+            peak = torch.maximum(top, key_log.amax(1, keepdim=True))
+            first = torch.maximum(top, key_log[:, :1])
+            if stop - start > 1 and float((peak - first).amax()) > SPREAD:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+                continue
+            top = peak
+        # Whole chunks, and the rest as one shorter chunk: no length has to divide anything.
+        whole = (stop - start) // chunk * chunk
+        if whole:
+            here = None if key_log is None else key_log[:, :whole]
+            yield Segment(start, start + whole, chunk, top, here)
+        if start + whole < stop:
+            here = None if key_log is None else key_log[:, whole:]
+            yield Segment(start + whole, stop, stop - start - whole, top, here)
+
+
 class Walk:
-    def __init__(
-        self,
-        a: Tensor | None,
-        b: Tensor | None,
-        c: Tensor | None,
-        query_log: Tensor | None,
-        key_log: Tensor | None,
-        channels: bool,
-        normalise: bool,
-        chunk: int,
-    ) -> None:
-        self.a, self.b, self.c = a, b, c
-        self.query_log, self.key_log = query_log, key_log
-        self.channels, self.normalise, self.chunk = channels, normalise, chunk
-        features = a if a is not None else query_log
-        values = c if c is not None else query_log
+    def __init__(self, given: Inputs, channels: bool, normalise: bool, chunk: int) -> None:
+        self.given, self.channels, self.normalise, self.chunk = given, channels, normalise, chunk
+        shapes = [x.shape for x in given[:6] if x is not None]
+        self.N, self.T = max(shape[0] for shape in shapes), shapes[0][1]
+        values = given.c if given.c is not None else given.query_log
+        features = given.a if given.a is not None else given.query_log
         assert features is not None and values is not None
-        self.N, self.T, self.M = features.shape
+        self.M = features.shape[-1] if given.directions is None else given.directions.shape[0]
         self.C = values.shape[-1]
         self.width = self.C + int(normalise)
         self.like = values
 
+    def key_logs(self, start: int, stop: int) -> Tensor:
+        key_log, offset, directions = self.given[4:]
+        assert key_log is not None
+        part = key_log[:, start:stop]
+        if directions is None:
+            return part
+        logs = part @ directions.mT
+        return logs if offset is None else logs.sub_(offset[:, start:stop])
+
     def segments(self) -> Iterator[Segment]:
-        size = SEGMENT // (self.N * self.M)
-        return segments(self.key_log, self.T, size, self.chunk)
+        logs = None if self.given.key_log is None else self.key_logs
+        return segments(logs, self.T, SEGMENT // (self.N * self.M), self.chunk)
 
     def chunks(self, x: Tensor, segment: Segment) -> Tensor:
-        return x.reshape(-1, segment.chunk, x.shape[-1])
+        return x.expand(self.N, -1, -1).reshape(-1, segment.chunk, x.shape[-1])
 
     def read(self, segment: Segment, rows: Tensor | None = None) -> Read:
         window = slice(segment.start, segment.stop)
-
-        def take(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[:, window]
-
-        a, b, c, q, k = map(take, (self.a, self.b, self.c, self.query_log, self.key_log))
+        a, b, c, q = (None if x is None else x[:, window] for x in self.given[:4])
+        top, k = segment.top, segment.key_log
         a_scale = b_scale = lift = None
-        if q is not None and k is not None and segment.top is not None:
-            raised, lowered = q + segment.top, (k - segment.top).exp_()
+        if q is not None and top is not None:
+            k = self.key_logs(segment.start, segment.stop) if k is None else k
+            directions = self.given.directions
+            raised = q + top if directions is None else (q @ directions.mT).add_(top)
+            lowered = (k - top).exp_()
             if self.channels:
                 c, lift = lowered, raised.exp_()
             else:
                 if self.normalise:
                     if rows is None:
                         rows = raised.amax(-1, keepdim=True)
-                    raised -= rows
+                    raised = raised.sub_(rows) if raised.shape[0] == self.N else raised - rows
                 raised.exp_()
-                if a is None:
-                    a = raised
-                else:
-                    a_scale, a = raised, raised * a
-                if b is None:
-                    b = lowered
-                else:
-                    b_scale, b = lowered, lowered * b
+                a_scale, a = (None, raised) if a is None else (raised, raised * a)
+                b_scale, b = (None, lowered) if b is None else (lowered, lowered * b)
         assert a is not None and b is not None and c is not None
         if self.normalise:
             c = torch.cat([c, c.new_ones(*c.shape[:2], 1)], -1)
@@ -140,13 +151,23 @@ class Walk:
         factor = (before - after).exp_()
         return state * (factor if self.channels else factor.mT)
 
-    def states(self, read: Read, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The state before each chunk of a segment (N*G, M, C), and the state after them all."""
-        if read.b.shape[0] == self.N:
-            return state, torch.baddbmm(state, read.b.mT, read.c)
-        gains = torch.bmm(read.b.mT, read.c).view(self.N, -1, self.M, self.width)
-        whole = torch.cat([state[:, None], gains], 1).cumsum(1)
-        return whole[:, :-1].reshape(-1, self.M, self.width), whole[:, -1]
+    def gather(
+        self, left: Tensor, right: Tensor, state: Tensor, backwards: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Add left^T right of the chunks to a state (N,M,C), in their order or from the last.
+
+        Returns the state at each chunk (N*G,M,C), itself excluded, and the state after them all.
+        """
+        G = left.shape[0] // self.N
+        if G == 1:
+            return state, torch.baddbmm(state, left.mT, right)
+        gains = torch.bmm(left.mT, right).view(self.N, G, -1)
+        order = torch.ones(G, G, dtype=state.dtype, device=state.device)
+        order = order.triu_(1) if backwards else order.tril_(-1)
+        # A product with a triangle of ones: for so few chunks much faster than a cumulative sum.
+        before = torch.baddbmm(state.view(self.N, 1, -1), order.expand(self.N, G, G), gains)
+        after = state.view(self.N, -1) + gains.sum(1)
+        return before.view(-1, self.M, self.width), after.view(state.shape)
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor]:
         out = self.like.new_empty(self.N, self.T, self.C)
@@ -156,7 +177,8 @@ class Walk:
         top: Tensor | None = None
         for segment in self.segments():
             read = self.read(segment)
-            before, state = self.states(read, self.carry(state, top, segment.top))
+            state = self.carry(state, top, segment.top)
+            before, state = self.gather(read.b, read.c, state, backwards=False)
             near = torch.bmm(read.a, read.b.mT).tril_()
             mixed = torch.bmm(near, read.c).baddbmm_(read.a, before)
             if read.lift is not None:
@@ -165,13 +187,15 @@ class Walk:
             window = slice(segment.start, segment.stop)
             if self.normalise:
                 total = mixed[..., self.C :]
-                out[:, window] = (mixed[..., : self.C] / total).masked_fill_(total == 0, 0.0)
+                torch.div(mixed[..., : self.C], total, out=out[:, window])
                 mass[:, window] = total
                 if read.rows is not None:
                     rows[:, window] = read.rows
             else:
                 out[:, window] = mixed
             top = segment.top
+        if self.normalise:
+            out.masked_fill_(mass == 0, 0.0)
         if not bool(state.isfinite().all()):
             self.keep_in_place(out, mass, rows)
         return out, mass, rows
@@ -179,99 +203,97 @@ class Walk:
     def keep_in_place(self, out: Tensor, mass: Tensor, rows: Tensor) -> None:
         """A NaN or infinity at position j makes NaN of the outputs from j on, of none before."""
         bad = torch.zeros(self.N, self.T, dtype=torch.bool, device=out.device)
-        for tensor in (self.b, self.c):
+        given = self.given
+        for tensor in (given.b, given.c):
             if tensor is not None:
                 bad |= ~tensor.isfinite().all(-1)
-        if self.key_log is not None:
-            bad |= ~(self.key_log < torch.inf).all(-1)
+        if given.key_log is not None:
+            bad |= ~(self.key_logs(0, self.T) < torch.inf).all(-1)
         if not bool(bad.any()):
             return  # finite numbers that overflowed: the infinities are the honest answer
         after = (bad.cumsum(1) > 0)[..., None]
 
-        def clean(x: Tensor | None, value: float) -> Tensor | None:
-            return None if x is None else x.masked_fill(after, value)
+        def clean(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.expand(self.N, -1, -1).masked_fill(after, 0.0)
 
-        b, c = clean(self.b, 0.0), clean(self.c, 0.0)
-        logs = self.query_log, clean(self.key_log, FLOOR)
-        again = Walk(self.a, b, c, *logs, self.channels, self.normalise, self.chunk).forward()
+        names = ("b", "c", "key_log", "offset")
+        calm = given._replace(**{name: clean(getattr(given, name)) for name in names})
+        again = Walk(calm, self.channels, self.normalise, self.chunk).forward()
         for result, good in zip((out, mass, rows), again, strict=True):
             if result.numel():
                 result.copy_(good)
         out.masked_fill_(after, torch.nan)
 
-    def backward(
-        self, gradient: Tensor, out: Tensor, mass: Tensor, rows: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def backward(self, gradient: Tensor, out: Tensor, mass: Tensor, rows: Tensor) -> list[Tensor]:
+        """The gradients of a, b, c, query_log, key_log and offset; absent ones are empty."""
+        results = [
+            self.like.new_empty(0) if x is None else x.new_empty(x.shape) for x in self.given[:6]
+        ]
+        if self.channels and self.given.query_log is not None:
+            self.put(results[3], slice(None), gradient * out)
         if self.normalise:
             # out = mixed / total: total is one more channel, whose gradient is -(gradient . out).
             gradient = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1)
-            gradient = (gradient / mass).masked_fill_(mass == 0, 0.0)
-
-        def empty(x: Tensor | None) -> Tensor:
-            return self.like.new_empty(0) if x is None else torch.empty_like(x).contiguous()
-
-        given = (self.a, self.b, self.c, self.query_log, self.key_log)
-        da, db, dc, dq, dk = results = tuple(map(empty, given))
+            gradient = gradient.div_(mass).masked_fill_(mass == 0, 0.0)
         begin = []
         state, top = out.new_zeros(self.N, self.M, self.width), None
         for segment in self.segments():
             state = self.carry(state, top, segment.top)
-            begin.append((segment, state))
+            begin.append((segment._replace(key_log=None), state))
             if segment.stop < self.T:
                 read = self.read(segment, self.row(rows, segment))
-                _, state = self.states(read, state)
+                _, state = self.gather(read.b, read.c, state, backwards=False)
             top = segment.top
         later = torch.zeros_like(state)
         for segment, state in reversed(begin):
-            later = self.carry(later, segment.top, top) if top is not segment.top else later
+            later = self.carry(later, segment.top, top)
             top = segment.top
-            window = slice(segment.start, segment.stop)
             read = self.read(segment, self.row(rows, segment))
-            up = self.chunks(gradient[:, window], segment)
+            up = self.chunks(gradient[:, segment.start : segment.stop], segment)
             if read.lift is not None:
                 up = up * read.lift
-            before, _ = self.states(read, state)
-            after, later = self.later_states(read.a, up, later)
+            before, _ = self.gather(read.b, read.c, state, backwards=False)
+            after, later = self.gather(read.a, up, later, backwards=True)
             near = torch.bmm(read.a, read.b.mT).tril_()
             back = torch.bmm(up, read.c.mT).tril_()
             to_a = torch.bmm(back, read.b).baddbmm_(up, before.mT)
             to_b = torch.bmm(back.mT, read.a).baddbmm_(read.c, after.mT)
             to_c = torch.bmm(near.mT, up).baddbmm_(read.b, after)
             self.write(segment, read, (to_a, to_b, to_c), results)
-        if self.channels and self.query_log is not None:
-            torch.mul(gradient, out, out=dq)
-        return da, db, dc, dq, dk
+        return results
 
     def row(self, rows: Tensor, segment: Segment) -> Tensor | None:
         return rows[:, segment.start : segment.stop] if rows.numel() else None
-
-    def later_states(self, a: Tensor, up: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
-        """As `states`, backwards in time: what the queries after each chunk ask of its keys."""
-        if a.shape[0] == self.N:
-            return later, torch.baddbmm(later, a.mT, up)
-        gains = torch.bmm(a.mT, up).view(self.N, -1, self.M, self.width)
-        whole = torch.cat([later[:, None], gains.flip(1)], 1).cumsum(1)
-        return whole[:, :-1].flip(1).reshape(-1, self.M, self.width), whole[:, -1]
 
     def write(
         self,
         segment: Segment,
         read: Read,
         gradients: tuple[Tensor, Tensor, Tensor],
-        results: tuple[Tensor, ...],
+        results: list[Tensor],
     ) -> None:
         """The gradients of the products, handed to the mantissas and logarithms they came from."""
         window = slice(segment.start, segment.stop)
         to_a, to_b, to_c = (x.view(self.N, -1, x.shape[-1]) for x in gradients)
-        da, db, dc, dq, dk = (x[:, window] if x.numel() else x for x in results)
         a, b, c = (x.view(self.N, -1, x.shape[-1]) for x in (read.a, read.b, read.c))
-        if dc.numel():
-            dc.copy_(to_c[..., : self.C])
-        if dk.numel():
-            torch.mul(c, to_c, out=dk) if self.channels else torch.mul(b, to_b, out=dk)
-        if dq.numel() and not self.channels:
-            torch.mul(a, to_a, out=dq)
+        da, db, dc, dq, dk, offset = results
         if da.numel():
-            da.copy_(to_a if read.a_scale is None else to_a * read.a_scale)
+            self.put(da, window, to_a if read.a_scale is None else to_a * read.a_scale)
         if db.numel():
-            db.copy_(to_b if read.b_scale is None else to_b * read.b_scale)
+            self.put(db, window, to_b if read.b_scale is None else to_b * read.b_scale)
+        if dc.numel():
+            self.put(dc, window, to_c[..., : self.C])
+        if dk.numel():
+            to_key = to_c.mul_(c) if self.channels else to_b.mul_(b)
+            if offset.numel():
+                self.put(offset, window, -to_key.sum(-1, keepdim=True))
+            self.put(dk, window, self.undirected(to_key))
+        if dq.numel() and not self.channels:
+            self.put(dq, window, self.undirected(to_a.mul_(a)))
+
+    def undirected(self, to_log: Tensor) -> Tensor:
+        return to_log if self.given.directions is None else to_log @ self.given.directions
+
+    def put(self, result: Tensor, window: slice, value: Tensor) -> None:
+        shared = result.shape[0] == 1 and self.N > 1
+        result[:, window] = value.sum(0, keepdim=True) if shared else value
