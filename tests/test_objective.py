@@ -52,11 +52,12 @@ def test_span_corruption_keeps_every_rule(text: str, block: int, generator: Gene
     assert x.dtype == y.dtype == torch.long
     assert x.shape == y.shape == (block - 1,)
     inputs, targets = x.tolist(), y.tolist()
-    length = max((i + 1 for i, number in enumerate(targets) if number != PAD), default=0)
-    # Padding only at the end, of both; the target is the input shifted by one.
-    assert PAD not in inputs[:length] and set(inputs[length:]) <= {PAD}
-    assert inputs[1:length] == targets[: length - 1]
-    whole = [inputs[0], *targets[:length]]
+    # The target is the input shifted by one, to the last place; padding only at the end.
+    assert inputs[1:] == targets[:-1]
+    whole = [inputs[0], *targets]
+    while whole[-1] == PAD:
+        whole.pop()
+    assert PAD not in whole
     assert whole.count(MASK) == 2
     prefix, suffix, masked = split_example(whole)
     taken = vocab.decode([*prefix, *masked, *suffix])
@@ -138,7 +139,7 @@ def test_name_examples(name: str, place: str, generator: Generator) -> None:
     x, y = QuestionAnswer(128)(Question(question, place, name), vocab, generator)
     assert x.shape == y.shape == (127,)
     whole = vocab.decode(x.tolist())
-    assert whole == f"{question}⁇{place}".ljust(127, "□")
+    assert whole == f"{question}⁇{place}⁇".ljust(127, "□")
     expected = "□" * len(question) + f"{place}⁇"
     assert vocab.decode(y.tolist()) == expected.ljust(127, "□")
     for before, after, target in zip(x.tolist(), x.tolist()[1:], y.tolist(), strict=False):

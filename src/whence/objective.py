@@ -77,8 +77,11 @@ class _Padded:
         if isinstance(item, str):
             item = Document(item)
         inputs, targets = self.draw(item, vocab, generator)
-        padding = [PAD] * (self.block - 1 - len(inputs))
-        return Example(torch.tensor(inputs + padding), torch.tensor(targets + padding))
+        # The course pads first and shifts then, so its inputs hold the last character too. It is
+        # followed by padding only and teaches nothing: `draw`, for training, leaves it out.
+        padded = targets + [PAD] * (self.block - 1 - len(targets))
+        whole = [*inputs, targets[-1]] + [PAD] * (self.block - 1 - len(inputs))
+        return Example(torch.tensor(whole[: self.block - 1]), torch.tensor(padded))
 
 
 @dataclass(frozen=True)
