@@ -95,9 +95,10 @@ class Block(nn.Module):
             return self.mlp(x + self.dropout(self.attention(self.norm1(x))))
         return self.mlp(x + self.dropout(self.attention(x, self.norm1(source))))
 
-    def prefill(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def prefill(self, x: Tensor, last: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        """`last`: only the final position's result is wanted, so the MLP sees only that."""
         mixed, state = self.attention.prefill(self.norm1(x))
-        return self.mlp(x + mixed), state
+        return self.mlp((x + mixed)[:, -1:] if last else x + mixed), state
 
     def step(
         self, x: Tensor, state: dict[str, Tensor], positions: Tensor
@@ -226,8 +227,8 @@ class GPT(nn.Module):
             return self.forward(tokens)[:, -1], [{"tokens": kept}]
         x = self.embed(tokens)
         states: State = []
-        for block in self.layers():
-            x, state = block.prefill(x)
+        for number, block in enumerate(self.layers(), 1):
+            x, state = block.prefill(x, last=number == len(self.blocks))
             states.append(state)
         logits: Tensor = self.head(self.norm(x[:, -1]))
         return logits, states
