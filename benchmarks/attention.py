@@ -87,10 +87,10 @@ def layers_of(group: str) -> list[str]:
     return names
 
 
-def times(bench: Bench, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each layer, length and mode; the layers of a length take turns."""
+def times(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row for each layer, length and mode; all layers of a length take turns."""
     rows = []
-    names = layers_of(group)
+    names = list(dict.fromkeys(name for group in arguments.only for name in layers_of(group)))
     for length in arguments.lengths:
         for backward in (False, True):
             found: dict[str, list[float]] = {name: [] for name in names}
@@ -100,19 +100,20 @@ def times(bench: Bench, group: str, arguments: argparse.Namespace) -> list[dict[
                 for name in names if number % 2 == 0 else reversed(names):
                     answer = bench.ask(name, seconds=arguments.slice, **request)
                     found[name].append(answer["seconds"])
-            for name in names:
-                rows.append(
-                    {
-                        "group": group,
-                        "layer": name,
-                        "length": length,
-                        "backward": backward,
-                        "milliseconds": round(statistics.median(found[name]) * 1e3, 3),
-                        "rounds": [round(seconds * 1e3, 3) for seconds in found[name]],
-                    }
-                )
+            for group in arguments.only:
+                for name in layers_of(group):
+                    rows.append(
+                        {
+                            "group": group,
+                            "layer": name,
+                            "length": length,
+                            "backward": backward,
+                            "milliseconds": round(statistics.median(found[name]) * 1e3, 3),
+                            "rounds": [round(seconds * 1e3, 3) for seconds in found[name]],
+                        }
+                    )
             bench.forget()
-        print(f"{group}: length {length} done", file=sys.stderr)
+        print(f"length {length} done", file=sys.stderr)
     return rows
 
 
@@ -231,7 +232,7 @@ def main() -> None:
                 result["memory"] = [r for g in arguments.only for r in memory(bench, g, arguments)]
             result["moved"] = leaks(bench, arguments.only)
             if "time" in arguments.parts:
-                result["rows"] = [r for g in arguments.only for r in times(bench, g, arguments)]
+                result["rows"] = times(bench, arguments)
                 result["conclusions"] = conclude(result["rows"])
         finally:
             bench.close()
