@@ -25,6 +25,7 @@ from whence.attention.base import Attention, State
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
 from whence.attention.walk import FLOOR
+from whence.attention.whole import whole_attention
 
 KINDS = ("positive", "hyperbolic", "trig", "relu")
 DRAWS = ("orthogonal", "iid")
@@ -120,18 +121,16 @@ class Performer(Attention):
             a, b, query_log, key_log = self.phi(queries, keys, padding)
             out = causal_scan(a, b, values, query_log=query_log, key_log=key_log, normalise=True)
             return out.to(values.dtype)
+        if self.kind in ("positive", "hyperbolic"):
+            turn, half = self.turn_and_half(keys, padding)
+            return whole_attention(queries, keys, values, half, turn).to(values.dtype)
         a, b, query_log, key_log = self.phi(queries, keys, padding)
         if query_log is not None and key_log is not None:
             # Any reference gives the same result; this one overflows nowhere.
             top = key_log.detach().amax(2, keepdim=True).clamp(min=FLOOR)
-            if a is None:
-                raised, lowered = query_log.add_(top), key_log.sub_(top).exp_()
-                raised = raised.sub_(raised.detach().amax(-1, keepdim=True)).exp_()
-                a, b = raised, lowered
-            else:
-                raised, lowered = query_log + top, (key_log - top).exp()
-                raised = (raised - raised.detach().amax(-1, keepdim=True)).exp()
-                a, b = a * raised, lowered if b is None else b * lowered
+            raised, lowered = query_log + top, (key_log - top).exp()
+            raised = (raised - raised.detach().amax(-1, keepdim=True)).exp()
+            a, b = raised if a is None else a * raised, lowered if b is None else b * lowered
         assert a is not None and b is not None
         total = a @ b.sum(2, keepdim=True).mT
         return (a @ (b.mT @ values) / total).masked_fill(total == 0, 0.0)
@@ -140,13 +139,7 @@ class Performer(Attention):
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
     ) -> Tensor:
         """The causal form of exponential features, which are never all held at a time."""
-        scale = self.head_width**-0.25
-        turn = self.directions * scale
-        if self.kind == "hyperbolic":
-            turn = torch.cat([turn, -turn])
-        half = keys.square().sum(-1, keepdim=True) * (0.5 * scale**2)
-        if padding is not None:
-            half = half.masked_fill(~padding[:, None, :, None], math.inf)
+        turn, half = self.turn_and_half(keys, padding)
         out = causal_scan(
             None,
             None,
@@ -158,6 +151,17 @@ class Performer(Attention):
             normalise=True,
         )
         return out.to(values.dtype)
+
+    def turn_and_half(self, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Directions (M,d), scaled, and |k|^2/2 (B,H,S,1), infinite for a padded key."""
+        scale = self.head_width**-0.25
+        turn = self.directions * scale
+        if self.kind == "hyperbolic":
+            turn = torch.cat([turn, -turn])
+        half = keys.square().sum(-1, keepdim=True) * (0.5 * scale**2)
+        if padding is not None:
+            half = half.masked_fill(~padding[:, None, :, None], math.inf)
+        return turn, half
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S = queries.shape[2], keys.shape[2]
