@@ -14,7 +14,8 @@ from whence.errors import WhenceError
 
 VARIANTS = ("vanilla", "synthesizer", "perceiver", "rope")
 FILE = click.Path(path_type=Path)
-OWN = "Whence's own (not in the course)"
+COURSE = "The course's options"
+OWN = "Whence's own (not in the course); with a bound, the rate falls to the end of it"
 
 EXAMPLES = """
 \b
@@ -46,7 +47,7 @@ class Sectioned(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
-            if record is not None:
+            if record is not None and isinstance(parameter, click.Option):
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
         for heading in sorted(sections, key=lambda name: name == "Options"):
             with formatter.section(heading):
@@ -80,7 +81,6 @@ def course() -> None:
 
 def course_options(function: Callable[..., None]) -> Callable[..., None]:
     """All options of the course's program: it takes every one of them in every function."""
-    course_section = "The course's options"
     rows: Sequence[tuple[str, Any, Any, str]] = (
         ("--reading_params_path", FILE, None, "Checkpoint to start from (finetune, evaluate)."),
         ("--writing_params_path", FILE, None, "Checkpoint to write (pretrain, finetune)."),
@@ -103,34 +103,29 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
             "(metrics.jsonl instead of tensorboard events) and what resuming needs.",
         ),
     )
-    own: Sequence[tuple[str, Any, str]] = (
-        ("--epochs", click.FloatRange(min=0, min_open=True), "Passes over the data instead."),
-        ("--steps", click.IntRange(min=1), "Stop after so many steps."),
-        ("--seconds", click.FloatRange(min=0, min_open=True), "Stop after so many seconds."),
-    )
-    for name, kind, text in reversed(own):
-        function = click.option(name, type=kind, cls=Section, section=OWN, help=text)(function)
-    for flag, kind, default, text in (
-        ("--seed", click.IntRange(min=0), 0, "Weights, order of the examples and dropout."),
+    positive = click.FloatRange(min=0, min_open=True)
+    own: Sequence[tuple[str, Any, Any, str]] = (
+        ("--epochs", positive, None, "Passes over the data instead of the course's number."),
+        ("--steps", click.IntRange(min=1), None, "Stop after so many steps."),
+        ("--seconds", positive, None, "Stop after so many seconds of training."),
+        ("--seed", click.IntRange(min=0), 0, "Of weights, order of the examples and dropout."),
         ("--threads", click.IntRange(min=0), 0, "0: as many as the machine has cores."),
-    ):
-        function = click.option(
-            flag, type=kind, default=default, show_default=True, cls=Section, section=OWN, help=text
-        )(function)
-    for name, kind, default, text in reversed(rows):
-        function = click.option(
-            name,
-            type=kind,
-            default=default,
-            show_default=default is not None,
-            cls=Section,
-            section=course_section,
-            help=text,
-        )(function)
+    )
+    for section, listed in ((OWN, own), (COURSE, rows)):
+        for name, kind, default, text in reversed(listed):
+            function = click.option(
+                name,
+                type=kind,
+                default=default,
+                show_default=default is not None,
+                cls=Section,
+                section=section,
+                help=text,
+            )(function)
     return click.argument("words", nargs=-1, required=True, metavar="[VARIANT] CORPUS")(function)
 
 
-@course.command(cls=Sectioned)
+@course.command(cls=Sectioned, short_help="Train on spans of the pretraining text.")
 @course_options
 def pretrain(words: tuple[str, ...], **options: Any) -> None:
     """Span corruption on CORPUS: 650 epochs, batches of 128 examples.
@@ -140,7 +135,7 @@ def pretrain(words: tuple[str, ...], **options: Any) -> None:
     train("pretrain", words, options)
 
 
-@course.command(cls=Sectioned)
+@course.command(cls=Sectioned, short_help="Train on questions and answers.")
 @course_options
 def finetune(words: tuple[str, ...], **options: Any) -> None:
     """Questions and answers: 10 epochs from a checkpoint, 75 without one.
@@ -152,7 +147,7 @@ def finetune(words: tuple[str, ...], **options: Any) -> None:
     train("finetune", words, options)
 
 
-@course.command(cls=Sectioned)
+@course.command(cls=Sectioned, short_help="Write predictions and print the score.")
 @course_options
 def evaluate(words: tuple[str, ...], **options: Any) -> None:
     """Answer questions with a checkpoint: predictions, and the score where there are answers.
@@ -222,9 +217,15 @@ def train(function: str, words: tuple[str, ...], options: dict[str, Any]) -> Non
         sys.exit(130)
 
 
-@course.command()
+@course.command(short_help="Print four examples as the model is fed them.")
 @click.argument("kind", type=click.Choice(["namedata", "charcorruption"]))
-@click.option("--corpus", type=FILE, default=Path("wiki.txt"), show_default=True)
+@click.option(
+    "--corpus",
+    type=FILE,
+    default=Path("wiki.txt"),
+    show_default=True,
+    help="The pretraining text.",
+)
 @click.option(
     "--questions",
     type=FILE,
@@ -242,7 +243,7 @@ def dataset(kind: str, corpus: Path, questions: Path, seed: int) -> None:
         click.echo(line)
 
 
-@course.command()
+@course.command(short_help="The score of answering London to everything.")
 @click.argument("file", type=FILE, default=Path("birth_dev.tsv"))
 def london(file: Path) -> None:
     """The score of answering London to everything in FILE [birth_dev.tsv].
