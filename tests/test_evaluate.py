@@ -161,7 +161,7 @@ def test_similar_names_agree_with_a_dense_table() -> None:
 def test_similar_names_of_many_people_fit_the_memory() -> None:
     generator = np.random.default_rng(0)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-    people = ["".join(row) for row in letters[generator.integers(0, 26, (8000, 14))]]
+    people = ["".join(row) for row in letters[generator.integers(0, 26, (3000, 14))]]
     train = [Question("?", name, name) for name in people]
     assert similar_name(train)(train[:20]) == people[:20]
 

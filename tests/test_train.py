@@ -373,6 +373,7 @@ def test_evaluations_are_spread_evenly() -> None:
     assert not due(0, 0, 1.0) and due(1, 0, 1.0) and not due(1, 1, 1.0)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_the_answers_come(tmp_path: Path) -> None:
     """The whole point, in small: a tiny model learns its training questions by heart."""
     stage = {"name": "finetune", "steps": 200, "batch": 512, "mixture": {"questions": 1.0}}
