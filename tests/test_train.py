@@ -477,7 +477,7 @@ def test_compiled_training_is_the_same_training(tmp_path: Path) -> None:
 def test_two_processes_in_one_run_directory(course: Path, tmp_path: Path) -> None:
     config = recipe(
         corpus={"name": f"course:{course}"},
-        train={"evaluations": 0, "threads": 1, "seconds": 60.0},
+        train={"evaluations": 0, "threads": 1, "seconds": 600.0},
         stages=[{"name": "pretrain", "batch": 256, "mixture": {"spans": 1.0}}],
     )
     path = write_recipe(tmp_path / "recipe.toml", config)
