@@ -51,10 +51,8 @@ def claims(
 
     An id given by name runs whatever it costs.
     """
-    import torch
-
     from whence.lab.claim import Setting
-    from whence.lab.claims import CLAIMS, chosen, generator_for
+    from whence.lab.claims import CLAIMS, chosen
 
     selected = chosen(ids)
     if listing:
@@ -68,13 +66,12 @@ def claims(
         return
     if write is not None and seed != 0:
         raise WhenceError("--write uses seed 0: a document that depends on it could not be checked")
-    torch.set_num_threads(min(2, torch.get_num_threads()))
     setting = Setting(corpus, seed, cache, lambda line: click.echo(line, err=True))
     results: dict[str, Verdict] = {}
     for claim in selected:
         if claim.cost not in CHEAP and not ids and not everything:
             continue
-        results[claim.id] = claim.check(generator_for(claim.id, seed), setting)
+        results[claim.id] = _run(claim, seed, setting)
         if not as_json:
             _tell(claim, results[claim.id])
     left = [claim.id for claim in selected if claim.id not in results]
@@ -93,6 +90,20 @@ def claims(
         _write_document(write, results, setting)
 
 
+def _run(claim: Claim, seed: int, setting: Setting) -> Verdict:
+    import torch
+
+    from whence.lab.claims import generator_for
+
+    threads = torch.get_num_threads()
+    if claim.cost in CHEAP:
+        torch.set_num_threads(1)  # thousands of small products: a second thread only waits
+    try:
+        return claim.check(generator_for(claim.id, seed), setting)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _tell(claim: Claim, verdict: Verdict) -> None:
     click.echo(f"{claim.id}: {verdict.label}")
     click.echo(f"    {claim.statement}")
@@ -108,7 +119,7 @@ def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -
     """Fresh results go in as they are; those not made each time go into the record as well."""
     from whence.files import write_text
     from whence.lab import document
-    from whence.lab.claims import CLAIMS, generator_for
+    from whence.lab.claims import CLAIMS
     from whence.lab.svg import render
 
     record = document.read_record(path)
@@ -116,7 +127,7 @@ def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -
     for claim in CLAIMS.values():
         verdict = results.get(claim.id)
         if claim.cost in CHEAP:
-            verdict = verdict or claim.check(generator_for(claim.id, 0), setting)
+            verdict = verdict or _run(claim, 0, setting)
             entries.append(document.fresh(claim, verdict))
             continue
         if verdict is not None:
@@ -137,7 +148,7 @@ def _check(path: Path) -> None:
     """Runs what is quick, takes the rest from the record, and compares."""
     from whence.lab import document
     from whence.lab.claim import Setting
-    from whence.lab.claims import CLAIMS, generator_for
+    from whence.lab.claims import CLAIMS
 
     if not path.exists():
         raise WhenceError(f"{path} does not exist: run {document.COMMAND}")
@@ -145,8 +156,7 @@ def _check(path: Path) -> None:
     entries = []
     for claim in CLAIMS.values():
         if claim.cost in CHEAP:
-            verdict = claim.check(generator_for(claim.id, 0), Setting())
-            entries.append(document.fresh(claim, verdict))
+            entries.append(document.fresh(claim, _run(claim, 0, Setting())))
         else:
             entries += document.recorded(claim, record)
     stale = document.differences(entries, path)
