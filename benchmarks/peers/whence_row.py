@@ -60,8 +60,7 @@ class Turns(Progress):
         self.matrices = sum(m.weight.numel() for m in linear)
         self.layers, self.width = model.config.layers, model.config.width
         self.done = {"amount": 0.0, "positions": 0.0, "flops": 0.0}
-        self.shapes: set[torch.Size] = set()
-        self.since_new, self.steps, self.start = 0, 0, 0.0
+        self.steps, self.start = 0, 0.0
 
     def count(self, batch: Batch) -> None:
         positions, length = batch.inputs.numel(), batch.inputs.shape[1]
@@ -69,15 +68,12 @@ class Turns(Progress):
         self.done["amount"] += int((batch.targets != 0).sum())
         self.done["positions"] += positions
         self.done["flops"] += positions * each
-        self.since_new = self.since_new + 1 if batch.inputs.shape in self.shapes else 0
-        self.shapes.add(batch.inputs.shape)
 
     def update(self, **news: object) -> None:
         if self.start == 0.0:
-            # A compiler is warm once no new shape came for a while: each is compiled when first
-            # seen. Without one, two steps warm the memory allocator.
+            # Two steps warm the memory allocator; a compiler sees enough lengths in thirty.
             self.steps += 1
-            if self.steps < 2 or (compiling == "auto" and self.since_new < 30):
+            if self.steps < (30 if compiling == "auto" else 2):
                 return
             self.steps = 0
             say({"ready": True})
