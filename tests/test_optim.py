@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -168,6 +168,7 @@ def test_without_a_length_the_rate_falls_until_the_end_of_the_stage() -> None:
     st.floats(0, 1e7),
     st.floats(0, 1),
 )
+@example("cosine-rebound", 0.0, 0.0, 5e-324, 1.0, 0.0)
 def test_the_factor_stays_between_nothing_and_one(
     schedule: str, floor: float, warmup: float, decay: float, now: float, progress: float
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NEWEST_VERSION = "2026"
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("ids", nargs=-1)
 @click.option(
     "--all", "everything", is_flag=True, help="Also the claims that train models (minutes)."
@@ -155,7 +155,7 @@ def _check(path: Path) -> None:
     click.echo(f"{path} is up to date")
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--template",
