@@ -10,7 +10,9 @@ from hypothesis import settings
 
 import tiny
 
-settings.register_profile("whence", deadline=None, print_blob=True)
+# What gates main is repeatable; `--hypothesis-profile=explore` looks for what nobody thought of.
+settings.register_profile("whence", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=1000)
 settings.load_profile("whence")
 torch.set_num_threads(1)
 

@@ -7,8 +7,9 @@ one character a step, each at its own position. Rows that are done leave the bat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from whence.objective import refuse_special
 from whence.vocab import MASK, Vocab
 
 LONGEST_ANSWER = 32  # characters, as in the course
-TOGETHER = 1024  # questions decoded side by side; bounds the memory of the caches
+TOGETHER = 256  # questions decoded side by side: bounds the caches; more were not faster
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,14 @@ def _decode(
     model: GPT, prompts: list[list[int]], longest: int
 ) -> list[tuple[list[int], float, bool]]:
     """Prompts sorted by length -> ids before the closing mask, log probability, closed."""
-    logits, states = _read(model, prompts)
+    room = min(len(prompts[-1]) + longest, model.context)
+    logits, states = _read(model, prompts, room)
     positions = torch.tensor([len(prompt) for prompt in prompts])
     rows = torch.arange(len(prompts))  # which prompt each row of the batch belongs to
     ids: list[list[int]] = [[] for _ in prompts]
     scores = torch.zeros(len(prompts), dtype=torch.float64)
     closed = [False] * len(prompts)
-    for _ in range(longest):
+    for left in reversed(range(longest)):
         chances = logits.double().log_softmax(-1)
         best, tokens = chances.max(-1)
         scores[rows] += best
@@ -95,7 +97,7 @@ def _decode(
             else:
                 ids[row].append(token)
         keep = ~done & (positions < model.context)
-        if not keep.any():
+        if not left or not keep.any():
             break
         if not keep.all():
             rows, tokens, positions = rows[keep], tokens[keep], positions[keep]
@@ -105,24 +107,52 @@ def _decode(
     return list(zip(ids, scores.tolist(), closed, strict=True))
 
 
-def _read(model: GPT, prompts: list[list[int]]) -> tuple[Tensor, State]:
+def _read(model: GPT, prompts: list[list[int]], room: int) -> tuple[Tensor, State]:
     """Prefill runs of equally long prompts and lay their states side by side."""
     logits: list[Tensor] = []
+    begun = _in_common(prompts) if model.strides and len(prompts) > 1 else 0
+    if begun:
+        # "Where was " is read once for all; its state, repeated, holds what each prompt adds.
+        _, shared = model.prefill(torch.tensor(prompts[:1])[:, :begun], room)
+        states = [
+            {name: t.repeat(len(prompts), *[1] * (t.dim() - 1)) for name, t in state.items()}
+            for state in shared
+        ]
+        for run in _equally_long(prompts):
+            tokens = torch.tensor(prompts[run])[:, begun:]
+            places = torch.full((len(tokens),), begun)
+            part = [{name: t[run] for name, t in state.items()} for state in states]
+            logits.append(model.step(tokens, part, places)[0])  # writes into the states
+        return torch.cat(logits), states
     parts: list[State] = []
-    first = 0
-    while first < len(prompts):
-        last = first
-        while last < len(prompts) and len(prompts[last]) == len(prompts[first]):
-            last += 1
-        after, states = model.prefill(torch.tensor(prompts[first:last]))
+    for run in _equally_long(prompts):
+        after, states = model.prefill(torch.tensor(prompts[run]), room)
         logits.append(after)
         parts.append(states)
-        first = last
     joined: State = [
         {name: torch.cat([part[layer][name] for part in parts]) for name in parts[0][layer]}
         for layer in range(len(parts[0]))
     ]
     return torch.cat(logits), joined
+
+
+def _in_common(prompts: list[list[int]]) -> int:
+    """How many characters all prompts begin with; each keeps at least one of its own."""
+    begun = 0
+    for column in zip(*(prompt[:-1] for prompt in prompts), strict=False):
+        if len(set(column)) > 1:
+            break
+        begun += 1
+    return begun
+
+
+def _equally_long(prompts: list[list[int]]) -> Iterator[slice]:
+    """Runs of one length in prompts sorted by length."""
+    first = 0
+    for _, run in groupby(prompts, key=len):
+        last = first + len(list(run))
+        yield slice(first, last)
+        first = last
 
 
 class Answerer:

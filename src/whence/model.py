@@ -95,16 +95,16 @@ class Block(nn.Module):
             return self.mlp(x + self.dropout(self.attention(self.norm1(x))))
         return self.mlp(x + self.dropout(self.attention(x, self.norm1(source))))
 
-    def prefill(self, x: Tensor, last: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+    def prefill(self, x: Tensor, room: int, last: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """`last`: only the final position's result is wanted, so the MLP sees only that."""
-        mixed, state = self.attention.prefill(self.norm1(x))
+        mixed, state = self.attention.prefill(self.norm1(x), room)
         return self.mlp((x + mixed)[:, -1:] if last else x + mixed), state
 
     def step(
-        self, x: Tensor, state: dict[str, Tensor], positions: Tensor
+        self, x: Tensor, state: dict[str, Tensor], positions: Tensor, last: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mixed, state = self.attention.step(self.norm1(x), state, positions)
-        return self.mlp(x + mixed), state
+        return self.mlp((x + mixed)[:, -1:] if last else x + mixed), state
 
 
 class GPT(nn.Module):
@@ -218,8 +218,17 @@ class GPT(nn.Module):
         logits = self.forward(inputs)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
 
-    def prefill(self, tokens: Tensor) -> tuple[Tensor, State]:
-        """Read prompts of one length: logits after the last character, and the blocks' states."""
+    @property
+    def strides(self) -> bool:
+        """Whether a step may bring several characters a row."""
+        return self.latents is None and all(block.attention.strides for block in self.layers())
+
+    def prefill(self, tokens: Tensor, room: int | None = None) -> tuple[Tensor, State]:
+        """Read prompts of one length: logits after the last character, and the blocks' states.
+
+        `room`: positions that the states will ever hold (the context if left out).
+        """
+        room = room or self.context
         if self.latents is not None:
             # A latent may still change while the prompt is shorter than the bottleneck; keeping
             # the characters and reading them again is simple, exact and still batched.
@@ -228,22 +237,27 @@ class GPT(nn.Module):
         x = self.embed(tokens)
         states: State = []
         for number, block in enumerate(self.layers(), 1):
-            x, state = block.prefill(x, last=number == len(self.blocks))
+            x, state = block.prefill(x, room, last=number == len(self.blocks))
             states.append(state)
         logits: Tensor = self.head(self.norm(x[:, -1]))
         return logits, states
 
     def step(self, tokens: Tensor, states: State, positions: Tensor) -> tuple[Tensor, State]:
-        """One more character a row, at its own position: logits after it."""
+        """One more character a row, at its own position: logits after it.
+
+        Where `strides`, tokens (B,R) may bring several, the first at the row's position: logits
+        after the last.
+        """
         if self.latents is not None:
             kept = states[0]["tokens"].clone()
             kept[torch.arange(len(kept)), positions] = tokens
             logits = self.forward(kept[:, : int(positions.max()) + 1])
             return logits[torch.arange(len(kept)), positions], [{"tokens": kept}]
-        x = self.embed(tokens[:, None], positions[:, None])
+        tokens = tokens.view(len(tokens), -1)
+        x = self.embed(tokens, positions[:, None] + torch.arange(tokens.shape[1]))
         following: State = []
-        for block, state in zip(self.layers(), states, strict=True):
-            x, state = block.step(x, state, positions)
+        for number, (block, state) in enumerate(zip(self.layers(), states, strict=True), 1):
+            x, state = block.step(x, state, positions, last=number == len(self.blocks))
             following.append(state)
         logits = self.head(self.norm(x[:, -1]))
         return logits, following

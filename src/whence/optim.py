@@ -128,7 +128,7 @@ def rate_factor(stage: StageConfig, spent: dict[str, float], progress: float) ->
         return stage.floor + (1 - stage.floor) * (1 - min(done, 1.0))
     if stage.schedule == "cosine":
         done = min(done, 1.0)
-    # "cosine-rebound" goes on along the cosine, which rises again, as the older course years did. Far
-    # out (a decay of next to nothing) there is no phase left to speak of, and infinity has no cosine.
+    # "cosine-rebound" goes on along the cosine, which rises again, as the older course years did.
+    # Far out (a decay of next to nothing) no phase is left, and infinity has no cosine.
     turns = math.fmod(min(done, 1e15), 2.0)
     return max(stage.floor, 0.5 * (1 + math.cos(math.pi * turns)))

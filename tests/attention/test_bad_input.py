@@ -60,7 +60,10 @@ def test_decoding(kind: type[Attention]) -> None:
     with pytest.raises(ValueError, match="context is full"):
         attention.step(torch.zeros(2, 1, 16), state, torch.tensor([3, 12]))
     with pytest.raises(ValueError, match="a step takes"):
-        attention.step(torch.zeros(2, 2, 16), state, torch.tensor([3, 3]))
+        attention.step(torch.zeros(2, 1, 16), state, torch.tensor([3, 3, 3]))
+    if not attention.strides:
+        with pytest.raises(ValueError, match="a step takes"):
+            attention.step(torch.zeros(2, 2, 16), state, torch.tensor([3, 3]))
 
 
 @ALL

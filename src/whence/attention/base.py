@@ -41,6 +41,8 @@ class Attention(nn.Module):
     mechanism: ClassVar[str] = ""
     # Settings that the laws are checked for, by name. "causal" among them restricts to that mode.
     variants: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
+    # Whether a step may bring several tokens a row: the rest of a prompt whose beginning is known.
+    strides: ClassVar[bool] = False
     # What the rows of `pattern` promise: that they sum to one over the visible sources.
     rows_sum_to_one: bool = True
 
@@ -128,20 +130,24 @@ class Attention(nn.Module):
         return result
 
     @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+    def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         """Read a beginning (B,T,D) of one length; return its outputs and the state to go on from.
 
-        The state is a dictionary of tensors, batch first, whose sizes depend on `context` only:
+        `room`: how many positions the state will ever hold, T included (`context` if left out).
+        The state is a dictionary of tensors, batch first, whose sizes depend on the room only:
         states of beginnings of different lengths can be concatenated.
         """
         self.check_decoding()
-        history = x.new_zeros(x.shape[0], self.context, self.width)
+        history = x.new_zeros(x.shape[0], room or self.context, self.width)
         history[:, : x.shape[1]] = x
         return self(x), {"history": history}
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        """One new token x (B,1,D) per row, at `positions` (B,). The state is written in place."""
+        """One new token x (B,1,D) per row, at `positions` (B,). The state is written in place.
+
+        A mechanism with `strides` takes several, x (B,R,D), of which `positions` places the first.
+        """
         self.check_step(x, positions)
         history, rows = state["history"], torch.arange(x.shape[0], device=x.device)
         history[rows, positions] = x[:, 0]
@@ -280,10 +286,11 @@ class Attention(nn.Module):
 
     def check_step(self, x: Tensor, positions: Tensor) -> None:
         self.check_decoding()
-        if x.shape[1:] != (1, self.width) or positions.shape != x.shape[:1]:
+        fits = x.dim() == 3 and x.shape[2] == self.width and positions.shape == x.shape[:1]
+        if not fits or x.shape[1] < 1 or (x.shape[1] > 1 and not self.strides):
             raise ValueError(
                 f"a step takes x (batch, 1, {self.width}) and positions (batch,), "
                 f"not {tuple(x.shape)} and {tuple(positions.shape)}"
             )
-        if int(positions.max()) >= self.context or int(positions.min()) < 0:
+        if int(positions.max()) + x.shape[1] > self.context or int(positions.min()) < 0:
             raise ValueError(f"positions must be in 0 ... {self.context - 1}: the context is full")

@@ -152,8 +152,8 @@ class BigBird(Softmax):
             mask = mask & padding[:, None, None]
         return masked_softmax(scores, mask)
 
-    def step_mask(self, positions: Tensor, seen: int) -> Tensor:
-        chosen = self.neighbours[:, positions // self.block].transpose(0, 1)  # (B,H,K)
-        column = torch.arange(seen, device=positions.device)
-        near = (chosen[..., None] == column // self.block).any(2)
-        return near & super().step_mask(positions, seen)
+    def step_mask(self, places: Tensor, seen: int) -> Tensor:
+        chosen = self.neighbours[:, places // self.block].transpose(0, 1)  # (B,H,R,K)
+        column = torch.arange(seen, device=places.device)
+        near = (chosen[..., None] == column // self.block).any(3)
+        return near & super().step_mask(places, seen)

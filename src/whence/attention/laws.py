@@ -215,6 +215,24 @@ def steps_are_forward(mode: Mode) -> None:
         positions = positions + 1
 
 
+def strides_are_forward(mode: Mode) -> None:
+    """Several tokens in one step, rows at different positions, give what forward gives."""
+    if not mode.causal:
+        return
+    attention, x = mode.make(), inputs(CONTEXT, rows=3)
+    if not attention.strides:
+        return
+    whole, begins, ahead = attention(x), [1, 6, 2], 4
+    states = [attention.prefill(x[row : row + 1, :t])[1] for row, t in enumerate(begins)]
+    joined = {name: torch.cat([state[name] for state in states]) for name in states[0]}
+    positions = torch.tensor(begins)
+    for _ in range(2):
+        rows, places = torch.arange(3)[:, None], positions[:, None] + torch.arange(ahead)
+        y, joined = attention.step(x[rows, places], joined, positions)
+        same(y, whole[rows, places], f"{ahead} tokens at once from {positions.tolist()}")
+        positions = positions + ahead
+
+
 def one_position(mode: Mode) -> None:
     """T = 1 works, and a single source is all there is."""
     attention, x = mode.make(), inputs(1)
@@ -272,6 +290,7 @@ LAWS: list[Callable[[Mode], None]] = [
     rows_sum_to_one,
     prefix_is_consistent,
     steps_are_forward,
+    strides_are_forward,
     one_position,
     padding_is_absence,
     strides_do_not_matter,

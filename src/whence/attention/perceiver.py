@@ -174,7 +174,7 @@ class Perceiver(Attention):
         return mixed[:, :, :, 0]
 
     @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+    def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_decoding()
         self.check(x, None, None)
         queries, keys, values = self.heads_of(x)

@@ -186,7 +186,7 @@ class Performer(Attention):
         return (kernel / total).masked_fill(total == 0, 0.0)
 
     @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+    def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_decoding()
         self.check(x, None, None)
         queries, keys, values = self.heads_of(x)

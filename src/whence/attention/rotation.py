@@ -26,14 +26,12 @@ class Rotation(nn.Module):
         self.register_buffer("sine", angles.sin().to(torch.get_default_dtype()), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Rotate x (B, H, T, d); `positions` (B,) places a single step (T = 1) of each row."""
+        """Rotate x (B, H, T, d); `positions`, (B,) or (B, T), places the tokens of a step."""
         if positions is None:
             cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
         else:
-            cosine, sine = (
-                self.cosine[positions][:, None, None],
-                self.sine[positions][:, None, None],
-            )
+            places = positions.view(x.shape[0], 1, -1)
+            cosine, sine = self.cosine[places], self.sine[places]
         cosine, sine = cosine.to(x.dtype), sine.to(x.dtype)
         pairs = x.reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64):

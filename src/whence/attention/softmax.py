@@ -17,6 +17,7 @@ class Softmax(Attention):
     """Exact attention by torch's scaled_dot_product_attention; a key-value cache for decoding."""
 
     mechanism = "softmax"
+    strides: ClassVar = True
     variants: ClassVar = {"default": {}, "norm": {"qk_norm": True}, "rope": {"rope": True}}
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
@@ -63,13 +64,13 @@ class Softmax(Attention):
         return masked_softmax(scores, mask, rows_see=padding is None)
 
     @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+    def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_decoding()
         self.check(x, None, None)
         queries, keys, values = self.heads_of(x)
         state = {}
         for name, tensor in (("keys", keys), ("values", values)):
-            shape = (x.shape[0], self.heads, self.context, self.head_width)
+            shape = (x.shape[0], self.heads, room or self.context, self.head_width)
             state[name] = tensor.new_zeros(shape)
             state[name][:, :, : x.shape[1]] = tensor
         return self.project(self.mix(queries, keys, values, None)), state
@@ -77,22 +78,23 @@ class Softmax(Attention):
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
         self.check_step(x, positions)
-        queries, keys, values = self.heads_of(x, positions=positions)
-        rows = torch.arange(x.shape[0], device=x.device)
-        state["keys"][rows, :, positions] = keys[:, :, 0]
-        state["values"][rows, :, positions] = values[:, :, 0]
-        seen = int(positions.max()) + 1
+        places = positions[:, None] + torch.arange(x.shape[1], device=x.device)
+        queries, keys, values = self.heads_of(x, positions=places)
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        state["keys"][rows, :, places] = keys.transpose(1, 2)
+        state["values"][rows, :, places] = values.transpose(1, 2)
+        seen = int(places.max()) + 1
         mixed = F.scaled_dot_product_attention(
             queries,
             state["keys"][:, :, :seen],
             state["values"][:, :, :seen],
-            attn_mask=self.step_mask(positions, seen)[:, :, None],
+            attn_mask=self.step_mask(places, seen),
         )
         return self.project(mixed), state
 
-    def step_mask(self, positions: Tensor, seen: int) -> Tensor:
-        """(B, 1 or H, seen): which of the first positions each row's new token sees."""
-        return (torch.arange(seen, device=positions.device) <= positions[:, None])[:, None]
+    def step_mask(self, places: Tensor, seen: int) -> Tensor:
+        """(B, 1 or H, R, seen): which of the first positions the new tokens at (B, R) see."""
+        return (torch.arange(seen, device=places.device) <= places[..., None])[:, None]
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None, rows_see: bool = False) -> Tensor:

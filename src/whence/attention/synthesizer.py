@@ -247,7 +247,7 @@ class Synthesizer(Attention):
         return self.split(self.value(source))
 
     @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, State]:
+    def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_decoding()
         y = self(x)
         kept = {"values": self.values(x)}
@@ -255,7 +255,7 @@ class Synthesizer(Attention):
             kept["keys"] = self.queries_keys(x, x)[1]
         state = {}
         for name, tensor in kept.items():
-            shape = (x.shape[0], self.heads, self.context, self.head_width)
+            shape = (x.shape[0], self.heads, room or self.context, self.head_width)
             state[name] = tensor.new_zeros(shape)
             state[name][:, :, : x.shape[1]] = tensor
         return y, state
