@@ -36,6 +36,8 @@ def build(seed: int = 0, **changes: Any) -> GPT:
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.3)
+        if model.memory is not None:  # every third character ends a word
+            model.memory.letters.copy_(torch.arange(VOCABULARY) % 3 > 0)
     return model.eval()
 
 
@@ -53,6 +55,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "start": "zero",
     },
     "no positions": {"positions": "none"},
+    "memory": {"memory": 50, "attention": "rope"},
+    "memory, performer": {"memory": 50, "memory_words": 2, "attention": "performer"},
+    "memory, bottleneck": {"memory": 50, "bottleneck": 5, "layers": 3},
 }
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
 

@@ -243,13 +243,14 @@ def stopping(step: int) -> Any:
 
 
 @pytest.mark.parametrize("step", [1, 5, 8, 9, 13])
-@pytest.mark.parametrize("rule", ["adamw", "muon"])
+@pytest.mark.parametrize("rule", ["adamw", "muon", "muon and a memory"])
 def test_stopped_at_any_step_the_result_is_the_same(rule: str, step: int, tmp_path: Path) -> None:
     """In the first step, at the end of a stage, in the next one: in this process."""
     config = recipe()
     table = to_table(config)
     for stage in table["stages"]:
-        stage["optimizer"] = rule
+        stage["optimizer"] = rule.split()[0]
+    table["model"]["memory"] = 64 if "memory" in rule else 0
     config = from_table(table)
     expected, metrics = train_tiny(tmp_path / "whole", config)
     corpus = TinyCorpus()

@@ -25,12 +25,16 @@ from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 WINDOW = 4096  # examples drawn and sorted together
 
 
+Row = tuple[list[int], list[int], bool]  # inputs, targets, whether it is a question
+
+
 @dataclass(frozen=True)
 class Batch:
     """One step's examples, padded to the longest of them."""
 
     inputs: Tensor  # (B, T)
     targets: Tensor  # (B, T)
+    asked: Tensor  # (B,) which rows are questions: they read a word memory and never write it
     examples: int
     characters: int  # inputs that are not padding
 
@@ -95,11 +99,12 @@ class Batches:
                 yield self.collate(batches[number]), following
             window, skip = window + 1, 0
 
-    def window(self, number: int) -> list[list[Draw]]:
+    def window(self, number: int) -> list[list[Row]]:
         """The batches of one window, in their shuffled order."""
-        draws: list[Draw] = []
+        draws: list[Row] = []
         for name, objective in self.objectives.items():
-            draws += self._draw(name, objective, number)
+            asked = name == "questions"
+            draws += [(*draw, asked) for draw in self._draw(name, objective, number)]
         draws.sort(key=lambda draw: len(draw[0]), reverse=True)
         batches = []
         while draws:
@@ -126,15 +131,16 @@ class Batches:
             draws.append(objective.draw(items[orders[epoch][offset]], self.vocab, generator))
         return draws
 
-    def collate(self, draws: list[Draw]) -> Batch:
+    def collate(self, draws: list[Row]) -> Batch:
         """Pad the rows to the longest of them."""
-        length = max(len(inputs) for inputs, _ in draws)
+        length = max(len(inputs) for inputs, _, _ in draws)
         blank = [PAD] * length
         return Batch(
-            torch.tensor([row + blank[len(row) :] for row, _ in draws]),
-            torch.tensor([row + blank[len(row) :] for _, row in draws]),
+            torch.tensor([row + blank[len(row) :] for row, _, _ in draws]),
+            torch.tensor([row + blank[len(row) :] for _, row, _ in draws]),
+            torch.tensor([asked for _, _, asked in draws]),
             len(draws),
-            sum(len(row) for row, _ in draws),
+            sum(len(row) for row, _, _ in draws),
         )
 
 

@@ -56,6 +56,8 @@ class ModelConfig:
     bottleneck: int = (
         0  # > 0: the course's perceiver: first block down to this many latents, last up
     )
+    memory: int = 0  # rows of the word memory for each of its orders; 0: no memory
+    memory_words: int = 3  # its orders: the word, it and the one before, ...
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "context"):
@@ -72,6 +74,8 @@ class ModelConfig:
                 f'model.attention = "rope" rotates positions; '
                 f'model.positions = "{self.positions}" contradicts it'
             )
+        if self.memory < 0 or self.memory == 1 or not 1 <= self.memory_words <= 8:
+            raise WhenceError("model.memory is 0 or at least 2 rows, of 1 to 8 memory_words")
         if self.bottleneck < 0 or self.bottleneck > self.context:
             raise WhenceError(f"model.bottleneck must lie in 0..{self.context}")
         if self.bottleneck and self.layers < 2:
@@ -96,6 +100,7 @@ class StageConfig:
     optimizer: Literal["adamw", "muon"] = "adamw"
     rate: float = 6e-3  # learning rate of AdamW
     muon_rate: float = 0.02  # learning rate of Muon, for the matrices inside the blocks
+    memory_rate: float = 0.01  # learning rate of the word memory's rows
     beta2: float = 0.95
     weight_decay: float = 0.1
     clip: float = 1.0  # largest norm of the gradient; 0: no limit
@@ -111,7 +116,7 @@ class StageConfig:
         for name in ("epochs", "steps", "warmup", "decay", "clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise WhenceError(f"stage {self.name!r}: {name} must not be negative")
-        for name in ("batch", "share", "rate", "muon_rate"):
+        for name in ("batch", "share", "rate", "muon_rate", "memory_rate"):
             if getattr(self, name) <= 0:
                 raise WhenceError(f"stage {self.name!r}: {name} must be above zero")
         if not 0 <= self.beta2 < 1:

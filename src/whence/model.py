@@ -18,9 +18,11 @@ from whence.attention.dropout import Dropout
 from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.files import read_json, write_bytes, write_json
+from whence.memory import WordMemory
 from whence.vocab import PAD
 
-State = list[dict[str, Tensor]]  # one attention state per block
+State = list[dict[str, Tensor]]  # one attention state per block, then the memory's if there is one
+MOST = 0.6  # of the positions have a target: then taking them out costs more than it saves
 
 
 class RMSNorm(nn.Module):
@@ -89,11 +91,20 @@ class Block(nn.Module):
         result: Tensor = x + self.dropout(mixed)
         return result
 
-    def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
-        """With a source, x asks and the normalised source is looked at (the perceiver's blocks)."""
-        if source is None:
-            return self.mlp(x + self.dropout(self.attention(self.norm1(x))))
-        return self.mlp(x + self.dropout(self.attention(x, self.norm1(source))))
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, wanted: Tensor | None = None
+    ) -> Tensor:
+        """With a source, x asks and the normalised source is looked at (the perceiver's blocks).
+
+        `wanted` (B,T): the only positions whose results are needed; they come as (N,D).
+        """
+        looked = self.attention(self.norm1(x)) if source is None else self._look(x, source)
+        x = x + self.dropout(looked)
+        return self.mlp(x if wanted is None else x[wanted])
+
+    def _look(self, x: Tensor, source: Tensor) -> Tensor:
+        result: Tensor = self.attention(x, self.norm1(source))
+        return result
 
     def prefill(self, x: Tensor, room: int, last: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """`last`: only the final position's result is wanted, so the MLP sees only that."""
@@ -120,6 +131,11 @@ class GPT(nn.Module):
             nn.Parameter(torch.zeros(config.context, config.width)) if learned else None
         )
         self.dropout = Dropout(config.dropout)
+        self.memory = (
+            WordMemory(vocabulary, config.width, config.memory, config.memory_words)
+            if config.memory
+            else None
+        )
         cross = "softmax" if config.bottleneck else None
         self.blocks = nn.ModuleList(
             Block(config, cross if number in (0, config.layers - 1) else None)
@@ -177,9 +193,16 @@ class GPT(nn.Module):
             "attention": middle.attention.describe(),
         }
 
-    def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """positions (B,T) says where the tokens stand; without it they stand at 0 .. T-1."""
+    def embed(
+        self, tokens: Tensor, positions: Tensor | None = None, remembered: Tensor | None = None
+    ) -> Tensor:
+        """positions (B,T) says where the tokens stand; without it they stand at 0 .. T-1.
+
+        `remembered`: what the word memory found for them.
+        """
         x: Tensor = self.embedding(tokens)
+        if remembered is not None:
+            x = x + remembered
         if self.positions is not None:
             if positions is None:
                 x = x + self.positions[: tokens.shape[1]]
@@ -190,22 +213,30 @@ class GPT(nn.Module):
         dropped: Tensor = self.dropout(x)
         return dropped
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """(B,T) -> (B,T,D), what the head reads."""
+    def hidden(
+        self, tokens: Tensor, wanted: Tensor | None = None, reading: Tensor | None = None
+    ) -> Tensor:
+        """(B,T) -> (B,T,D), what the head reads; of the `wanted` positions only, (N,D).
+
+        `reading` (B,): examples that look at the word memory and must not change it.
+        """
         if tokens.shape[1] > self.context:
             raise WhenceError(
                 f"{tokens.shape[1]} characters do not fit a context of {self.context}"
             )
-        x = self.embed(tokens)
+        remembered = None if self.memory is None else self.memory(tokens, reading)
+        x = self.embed(tokens, remembered=remembered)
         if self.latents is None:
-            for block in self.layers():
+            *blocks, last = self.layers()
+            for block in blocks:
                 x = block(x)
+            x = last(x, wanted=wanted)
         else:
             down, *middle, up = self.layers()
             latents = down(self.latents.expand(len(x), -1, -1), x)
             for block in middle:
                 latents = block(latents)
-            x = up(x, latents)
+            x = up(x, latents, wanted)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -213,10 +244,17 @@ class GPT(nn.Module):
         logits: Tensor = self.head(self.hidden(tokens))
         return logits
 
-    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy over the targets that are not padding."""
-        logits = self.forward(inputs)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+    def loss(self, inputs: Tensor, targets: Tensor, reading: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over the targets that are not padding.
+
+        Where few positions have a target (a question and its answer), the last MLP and the head
+        work on those alone; the others would only be thrown away.
+        """
+        wanted = targets != PAD
+        if wanted.float().mean() > MOST:
+            logits = self.head(self.hidden(inputs, reading=reading)).flatten(0, 1)
+            return F.cross_entropy(logits, targets.flatten(), ignore_index=PAD)
+        return F.cross_entropy(self.head(self.hidden(inputs, wanted, reading)), targets[wanted])
 
     @property
     def strides(self) -> bool:
@@ -234,11 +272,14 @@ class GPT(nn.Module):
             # the characters and reading them again is simple, exact and still batched.
             kept = F.pad(tokens, (0, self.context - tokens.shape[1]), value=PAD)
             return self.forward(tokens)[:, -1], [{"tokens": kept}]
-        x = self.embed(tokens)
         states: State = []
+        remembered = None if self.memory is None else self.memory(tokens)
+        x = self.embed(tokens, remembered=remembered)
         for number, block in enumerate(self.layers(), 1):
             x, state = block.prefill(x, room, last=number == len(self.blocks))
             states.append(state)
+        if self.memory is not None:  # the memory hashes what was read, so that has to be kept
+            states.append({"tokens": F.pad(tokens, (0, room - tokens.shape[1]), value=PAD)})
         logits: Tensor = self.head(self.norm(x[:, -1]))
         return logits, states
 
@@ -254,11 +295,19 @@ class GPT(nn.Module):
             logits = self.forward(kept[:, : int(positions.max()) + 1])
             return logits[torch.arange(len(kept)), positions], [{"tokens": kept}]
         tokens = tokens.view(len(tokens), -1)
-        x = self.embed(tokens, positions[:, None] + torch.arange(tokens.shape[1]))
+        places = positions[:, None] + torch.arange(tokens.shape[1])
+        remembered = None
         following: State = []
+        if self.memory is not None:
+            states, read = states[:-1], states[-1]["tokens"]
+            read.scatter_(1, places, tokens)
+            remembered = self.memory.recall(read[:, : int(places.max()) + 1], places)
+        x = self.embed(tokens, places, remembered)
         for number, (block, state) in enumerate(zip(self.layers(), states, strict=True), 1):
             x, state = block.step(x, state, positions, last=number == len(self.blocks))
             following.append(state)
+        if self.memory is not None:
+            following.append({"tokens": read})
         logits = self.head(self.norm(x[:, -1]))
         return logits, following
 

@@ -71,6 +71,12 @@ class Muon(torch.optim.Optimizer):
         return gradient.lerp(average, momentum)  # Nesterov: look one step ahead
 
 
+def dense_parameters(model: GPT) -> list[nn.Parameter]:
+    """All but the rows of a word memory, whose gradients are sparse."""
+    rows = None if model.memory is None else model.memory.table
+    return [parameter for parameter in model.parameters() if parameter is not rows]
+
+
 def make_optimizers(model: GPT, stage: StageConfig) -> list[torch.optim.Optimizer]:
     """Weight decay on matrices of linear maps only; Muon, if asked for, inside the blocks only."""
     inside = {id(p) for p in model.blocks.parameters()}
@@ -78,7 +84,7 @@ def make_optimizers(model: GPT, stage: StageConfig) -> list[torch.optim.Optimize
     muon: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
-    for parameter in model.parameters():
+    for parameter in dense_parameters(model):
         if not parameter.requires_grad:
             continue
         is_matrix = id(parameter) in linear
@@ -99,6 +105,13 @@ def make_optimizers(model: GPT, stage: StageConfig) -> list[torch.optim.Optimize
         )
     adam = torch.optim.AdamW(groups, lr=stage.rate, betas=(0.9, stage.beta2), fused=True)
     optimizers.append(adam)
+    if model.memory is not None:
+        # Only the rows that a step touched are moved, and only their averages decay.
+        optimizers.append(
+            torch.optim.SparseAdam(
+                [model.memory.table], lr=stage.memory_rate, betas=(0.9, stage.beta2)
+            )
+        )
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["start"] = group["lr"]  # what the schedule scales

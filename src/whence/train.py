@@ -20,7 +20,7 @@ from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
 from whence.model import GPT
-from whence.optim import make_optimizers, rate_factor, set_rates
+from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
 from whence.progress import Progress
 from whence.run import TRAINING, Run
 from whence.vocab import PAD, Vocab
@@ -62,7 +62,10 @@ def build_model(config: Config, vocab: Vocab) -> GPT:
     """Weights drawn from the recipe's seed; torch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeded(config.seed, "weights").getrandbits(63))
-        return GPT(config.model, len(vocab))
+        model = GPT(config.model, len(vocab))
+        if model.memory is not None:
+            model.memory.mark_letters("".join(vocab.characters))
+        return model
 
 
 def train(
@@ -126,7 +129,7 @@ def train(
                     optimizer.zero_grad(set_to_none=True)
                 value = backward(loss_of, batch)
                 if stage.clip:
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), stage.clip)
+                    torch.nn.utils.clip_grad_norm_(dense_parameters(model), stage.clip)
                 if not math.isfinite(value):
                     raise WhenceError(describe_failure(model, vocab, batch, clock.step, value))
                 for optimizer in optimizers:
@@ -192,7 +195,7 @@ def train(
     return clock
 
 
-def backward(loss_of: Callable[[Tensor, Tensor], Tensor], batch: Batch) -> float:
+def backward(loss_of: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch) -> float:
     """Gradients of the batch's mean loss, a part of the rows at a time; returns the loss.
 
     The parts weigh as many targets as they hold, so the sum is the gradient of the whole batch;
@@ -205,9 +208,10 @@ def backward(loss_of: Callable[[Tensor, Tensor], Tensor], batch: Batch) -> float
 
     targets = (batch.targets != PAD).sum()
     value = 0.0
-    for inputs, wanted in zip(parts(batch.inputs), parts(batch.targets), strict=True):
-        loss = loss_of(inputs, wanted) * ((wanted != PAD).sum() / targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+    rows_of = (parts(tensor) for tensor in (batch.inputs, batch.targets, batch.asked))
+    for inputs, wanted, asked in zip(*rows_of, strict=True):
+        loss = loss_of(inputs, wanted, asked) * ((wanted != PAD).sum() / targets)
+        loss.backward()
         value += loss.item()
     return value
 
@@ -266,7 +270,7 @@ def refuse_misfit(run: Run) -> Iterator[None]:
         ) from error
 
 
-def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor], Tensor]:
+def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """torch.compile where it works; otherwise one line, and eager from then on.
 
     The blocks are compiled, not the whole: they are alike, so one compilation serves all of them.
@@ -276,20 +280,20 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor], 
         block.compile(dynamic=True)
     tried = False
 
-    def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(inputs: Tensor, targets: Tensor, asked: Tensor) -> Tensor:
         nonlocal tried
         if not tried:
             tried = True
             try:
                 with torch.random.fork_rng(devices=[]):
-                    model.loss(inputs, targets).backward()  # type: ignore[no-untyped-call]
+                    model.loss(inputs, targets, asked).backward()  # type: ignore[no-untyped-call]
             except Exception as error:  # no compiler, or any of the ways it can fail
                 for block in model.layers():
                     block._compiled_call_impl = None  # what Module.compile set
                 reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
                 progress.say(f"torch.compile does not work here ({reason}); going on without it")
             model.zero_grad(set_to_none=True)
-        return model.loss(inputs, targets)
+        return model.loss(inputs, targets, asked)
 
     return loss
 

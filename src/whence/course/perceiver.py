@@ -68,13 +68,16 @@ class CoursePerceiver(GPT):
         super().__init__(config, vocabulary)
         self.form = form
 
-    def hidden(self, tokens: Tensor) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, wanted: Tensor | None = None, reading: Tensor | None = None
+    ) -> Tensor:
         if tokens.shape[1] > self.context:
             raise WhenceError(
                 f"{tokens.shape[1]} characters do not fit a context of {self.context}"
             )
         x = self.embed(tokens)
-        return self.spread(x, self.gather(x, self.form.down), self.form.up)
+        spread = self.spread(x, self.gather(x, self.form.down), self.form.up)
+        return spread if wanted is None else spread[wanted]
 
     def gather(self, x: Tensor, side: Side) -> Tensor:
         """(B,T,D) -> (B,m,D): the latents ask the input, then talk among themselves."""

@@ -1,0 +1,109 @@
+"""A word memory: rows that are looked up by the words just read, beside the character's own.
+
+At every position the memory knows the word that is being read and the words before it. The hash of
+the word so far, of it and the word before, and so on up to `orders` words, each name a row; the
+rows are added to the character's embedding. A full name thus has a row of its own at no matrix
+cost, which the layers above can fill with what is said about that name and look at when the name
+stands in a question.
+
+Rows are written by documents and only read by questions: a model that may write while it answers
+the training questions learns their answers by heart in the rows of their names, and nothing that
+would help with anybody else. `written` counts, per row, how often a document wrote it: a name whose
+rows were never written was never read about.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Odd 64-bit numbers with well mixed bits, the golden ratio's and splitmix64's, as signed ones.
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND = 0x94D049BB133111EB - (1 << 64)
+
+
+def mix(x: Tensor) -> Tensor:
+    """Scatter whole numbers over all 64 bits; products wrap around, which is what is wanted."""
+    x = (x ^ (x >> 30)) * _FIRST
+    x = (x ^ (x >> 27)) * _SECOND
+    return x ^ (x >> 31)
+
+
+class WordMemory(nn.Module):
+    """(B,T) characters -> (B,T,D): the sum of the rows that the last words name."""
+
+    letters: Tensor  # (V,) which characters words are made of
+    written: Tensor  # (orders * rows,) how often each row was written
+
+    def __init__(self, vocabulary: int, width: int, rows: int, orders: int) -> None:
+        super().__init__()
+        self.rows, self.orders = rows, orders
+        self.table = nn.Parameter(torch.randn(orders * rows, width) * 0.02)
+        # Which characters are letters is the vocabulary's to say (`mark_letters`); it is saved with
+        # the weights, because the rows mean nothing without it.
+        self.register_buffer("letters", torch.zeros(vocabulary, dtype=torch.bool))
+        self.register_buffer("written", torch.zeros(orders * rows, dtype=torch.int64))
+
+    def mark_letters(self, characters: str) -> None:
+        """`characters`: the vocabulary's, in the order of their numbers."""
+        self.letters.copy_(torch.tensor([character.isalnum() for character in characters]))
+
+    def forward(self, tokens: Tensor, reading: Tensor | None = None) -> Tensor:
+        """`reading` (B,): rows of the batch that look at the memory and must not change it."""
+        keys = self.keys(tokens)
+        if not (self.training and torch.is_grad_enabled()):
+            return self._sum(keys, self.table)
+        if reading is None:
+            reading = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+        writing = (~reading).nonzero()[:, 0]
+        self.written.index_add_(0, (touched := keys[writing].flatten()), torch.ones_like(touched))
+        only = reading.nonzero()[:, 0]
+        both = torch.cat(
+            [self._sum(keys[writing], self.table), self._sum(keys[only], self.table.detach())]
+        )
+        return both[torch.cat([writing, only]).argsort()]
+
+    def recall(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """What the memory holds at `places` (B,R) only, for a step of decoding."""
+        keys = self.keys(tokens)
+        return self._sum(keys.gather(1, places[..., None].expand(-1, -1, self.orders)), self.table)
+
+    def _sum(self, keys: Tensor, table: Tensor) -> Tensor:
+        # Sparse: a step touches a few thousand of some hundred thousand rows.
+        found = F.embedding_bag(
+            keys.view(-1, self.orders), table, mode="sum", sparse=table.requires_grad
+        )
+        return found.view(*keys.shape[:2], table.shape[1])
+
+    def keys(self, tokens: Tensor) -> Tensor:
+        """(B,T) -> (B,T,orders): which row each order looks up at each position."""
+        _, T = tokens.shape
+        letter = self.letters[tokens]
+        here = torch.arange(T, device=tokens.device).expand_as(tokens)
+        nowhere = torch.full_like(here, -1)
+        last_letter = torch.where(letter, here, nowhere).cummax(1).values
+        last_break = torch.where(letter, nowhere, here).cummax(1).values
+        # A word's hash is the sum over its characters of a number that depends on the character
+        # and its place in the word: differences of running sums give it at every position at once.
+        code = mix((tokens + 1) * _GOLDEN + (here - last_break))
+        total = code.masked_fill(~letter, 0).cumsum(1)
+        word = total - _at(total, last_break)
+        before = _at(last_letter, last_break, nothing=-1)  # where the word before ended
+        at = torch.where(letter, here, last_letter)  # after a word, the word that has just ended
+        key = letter.long()  # a word so far is not the same word finished
+        known = torch.ones_like(letter)
+        rows = []
+        for order in range(self.orders):
+            known = known & (at >= 0)
+            key = mix(key * _GOLDEN + _at(word, at))
+            row = torch.where(known, 1 + (key & (2**62 - 1)) % (self.rows - 1), 0)
+            rows.append(order * self.rows + row)
+            at = _at(before, at, nothing=-1)
+        return torch.stack(rows, -1)
+
+
+def _at(values: Tensor, places: Tensor, nothing: int = 0) -> Tensor:
+    """values[b, places[b, t]], and `nothing` where the place is -1."""
+    return values.gather(1, places.clamp_min(0)).masked_fill(places < 0, nothing)

@@ -1,0 +1,127 @@
+"""The word memory: a name has its row wherever it stands, questions read and never write."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whence.config import ModelConfig, StageConfig
+from whence.errors import WhenceError
+from whence.memory import WordMemory
+from whence.model import GPT
+from whence.optim import make_optimizers
+
+CHARACTERS = "□⁇ .,?AaBbé1"
+ORDERS = 3
+texts = st.text(CHARACTERS[2:], min_size=1, max_size=30)
+
+
+def memory(rows: int = 1 << 20) -> WordMemory:
+    torch.manual_seed(0)
+    made = WordMemory(len(CHARACTERS), 4, rows, ORDERS)
+    made.mark_letters(CHARACTERS)
+    return made
+
+
+def encode(*written: str) -> torch.Tensor:
+    longest = max(len(text) for text in written)
+    return torch.tensor(
+        [[CHARACTERS.index(c) for c in text.ljust(longest, "□")] for text in written]
+    )
+
+
+def words_at(text: str, place: int) -> list[tuple[str, ...] | None]:
+    """What the definition says: the words up to here, the last one perhaps unfinished."""
+    read = text[: place + 1]
+    words = re.findall(r"[^\W_]+", read)
+    unfinished = read[-1].isalnum()
+    return [
+        (str(unfinished), *words[len(words) - order :]) if len(words) >= order else None
+        for order in range(1, ORDERS + 1)
+    ]
+
+
+@given(texts, texts)
+def test_a_row_is_a_row_of_words_and_nothing_else(one: str, other: str) -> None:
+    """Two positions share a row exactly if they end the same words; no word, no row of its own."""
+    table = memory()
+    rows: dict[tuple[int, tuple[str, ...] | None], int] = {}
+    words: dict[int, tuple[int, tuple[str, ...] | None]] = {}
+    for text in (one, other):
+        keys = table.keys(encode(text))[0].tolist()
+        for place in range(len(text)):
+            for order, named in enumerate(words_at(text, place)):
+                row = keys[place][order]
+                assert rows.setdefault((order, named), row) == row
+                assert words.setdefault(row, (order, named)) == (order, named)
+                assert (row % table.rows == 0) == (named is None)
+
+
+@given(texts)
+def test_no_row_depends_on_what_follows(text: str) -> None:
+    table = memory(64)
+    whole = table.keys(encode(text))
+    assert int(whole.min()) >= 0 and int(whole.max()) < ORDERS * 64
+    for length in range(1, len(text) + 1):
+        assert torch.equal(table.keys(encode(text[:length])), whole[:, :length])
+
+
+def test_a_name_has_the_same_rows_in_a_document_and_in_a_question() -> None:
+    table = memory()
+    name, document, question = "Ab Ba", "Ab Ba. a", "aA b Ab Ba 1?"
+    in_document = table.keys(encode(document))[0, : len(name) + 1, :2]
+    start = question.index(name)
+    in_question = table.keys(encode(question))[0, start : start + len(name) + 1, :2]
+    assert torch.equal(in_document[-2:], in_question[-2:])
+
+
+def test_questions_read_and_documents_write() -> None:
+    table = memory(64).train()
+    tokens = encode("Ab Ba. ", "Bb Bb? ")
+    reading = torch.tensor([False, True])
+    found = table(tokens, reading)
+    assert torch.equal(found, table.eval()(tokens)), "both see the same rows"
+    found.square().sum().backward()
+    assert table.table.grad is not None
+    moved = table.table.grad.coalesce().indices()[0]
+    keys = table.keys(tokens)
+    assert set(moved.tolist()) == set(keys[0].flatten().tolist())
+    expected = torch.zeros(ORDERS * 64, dtype=torch.int64)
+    expected.index_add_(0, keys[0].flatten(), torch.ones(keys[0].numel(), dtype=torch.int64))
+    assert torch.equal(table.written, expected)
+
+
+def test_nothing_is_written_while_answering() -> None:
+    table = memory(64).eval()
+    table(encode("Ab Ba. "))
+    with torch.no_grad():
+        table.train()(encode("Ab Ba. "))
+    assert int(table.written.sum()) == 0
+
+
+def test_only_touched_rows_move() -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(layers=1, heads=2, width=8, memory=32, dropout=0.0), len(CHARACTERS))
+    assert model.memory is not None
+    model.memory.mark_letters(CHARACTERS)
+    before = model.memory.table.detach().clone()
+    tokens, asked = encode("Ab Ba. a", "1? Bb Bb"), torch.tensor([False, True])
+    optimizers = make_optimizers(model, StageConfig(steps=1, optimizer="muon", schedule="constant"))
+    for _ in range(2):  # in the first step nothing but the head can move: the blocks start at zero
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        model.loss(tokens, tokens, asked).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    moved = (model.memory.table != before).any(1).nonzero()[:, 0]
+    assert set(moved.tolist()) == set(model.memory.keys(tokens)[0].flatten().tolist())
+
+
+@pytest.mark.parametrize("changes", [{"memory": 1}, {"memory": -5}, {"memory_words": 0}])
+def test_a_memory_that_cannot_be_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(WhenceError, match=r"model\.memory"):
+        ModelConfig(**changes)  # type: ignore[arg-type]
