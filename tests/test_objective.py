@@ -227,7 +227,7 @@ def test_picked_spans_ask_mostly_for_the_pick() -> None:
     item = Document("Ann Lee. Ann was born in Rome and died in Oslo .", "Ann Lee")
     vocab = Vocab.from_text(item.text)
     start = item.text.index("Oslo")
-    objective = PickedSpan(128, picks={item: (start, start + 4)})
+    objective = PickedSpan(128, picks={item: [(start, start + 4)]})
     answers = []
     for seed in range(400):
         inputs, _ = objective.draw(item, vocab, random.Random(seed))

@@ -18,13 +18,19 @@ from torch import Tensor
 
 from whence.corpus.base import Corpus, Document, Question
 from whence.errors import WhenceError
-from whence.objective import OBJECTIVES, Draw, Objective, PickedSpan, QuestionAnswer, refuse_special
+from whence.objective import (
+    OBJECTIVES,
+    Draw,
+    Objective,
+    PickedSpan,
+    QuestionAnswer,
+    SalientSpan,
+    refuse_special,
+)
 from whence.picker import pick_spans
 from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
-
-
 Row = tuple[list[int], list[int], bool]  # inputs, targets, whether it is a question
 
 
@@ -66,13 +72,18 @@ class Batches:
         positions: int,
         seed: int,
         stage: str,
+        words_before: int = 3,
+        picked_share: float = 0.95,
     ) -> None:
         self.vocab = vocab
         self.positions = max(positions, block)
         self.seed = seed
         self.stage = stage
         check_mixture(corpus, vocab, mixture, block)
-        self.objectives = {name: make_objective(name, corpus, block) for name in mixture}
+        self.objectives = {
+            name: make_objective(name, corpus, block, words_before, picked_share)
+            for name in mixture
+        }
         total = sum(mixture.values())
         self.shares = {name: share / total for name, share in mixture.items()}
         self.items: dict[str, Sequence[Document | Question]] = {
@@ -157,11 +168,15 @@ def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: i
                 QuestionAnswer(block).draw(item, vocab, random.Random(0))
 
 
-def make_objective(name: str, corpus: Corpus, block: int) -> Objective:
+def make_objective(
+    name: str, corpus: Corpus, block: int, words_before: int, picked_share: float
+) -> Objective:
     """The objective that a mixture names; a picked span first needs its picker."""
     if name == "picked":
         picks = pick_spans(corpus.documents(), corpus.questions("train"))
-        return PickedSpan(block, picks=picks)
+        return PickedSpan(block, words_before, picks=picks, share=picked_share)
+    if name == "salient":
+        return SalientSpan(block, words_before)
     return OBJECTIVES[name](block)
 
 

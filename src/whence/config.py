@@ -34,6 +34,7 @@ class CorpusConfig:
     rewrites: int | None = None  # how often a person is written about, at most
     dev_share: float | None = None  # share of the people who are asked about in dev
     test_share: float | None = None
+    fold: int | None = None  # for tuning: ask this quarter of the training people, not dev
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class StageConfig:
 
     name: str = "pretrain"
     mixture: dict[str, float] = field(default_factory=lambda: {"spans": 1.0})  # objective -> share
+    words_before: int = 3  # of a salient or picked span: up to so many are given, drawn anew
+    picked_share: float = 0.95  # how often "picked" asks for a picked span, not just a salient one
     epochs: float = 0.0  # passes over the largest part of the mixture; 0: not bounded by this
     steps: int = 0  # optimiser steps; 0: not bounded by this
     share: float = 1.0  # its part of train.seconds and train.steps, relative to the other stages
@@ -119,6 +122,10 @@ class StageConfig:
         for name in ("batch", "share", "rate", "muon_rate", "memory_rate"):
             if getattr(self, name) <= 0:
                 raise WhenceError(f"stage {self.name!r}: {name} must be above zero")
+        if self.words_before < 0 or not 0 <= self.picked_share <= 1:
+            raise WhenceError(
+                f"stage {self.name!r}: words_before is at least 0, picked_share lies in [0, 1]"
+            )
         if not 0 <= self.beta2 < 1:
             raise WhenceError(f"stage {self.name!r}: beta2 must lie in [0, 1), not {self.beta2}")
         if not 0 <= self.floor <= 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -148,7 +148,7 @@ _PART = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 def salient_words(document: Document) -> list[Span]:
     """Where capitalised words and numbers stand, without those of the person's own name.
 
-    Of a word like Toulouse-born, the capitalised part is salient on its own as well.
+    Of words like Toulouse-born and Toulouse's, the capitalised part is salient on its own as well.
     """
     own = set(_WORD.findall(document.name))
     found: list[Span] = []
@@ -163,6 +163,8 @@ def salient_words(document: Document) -> list[Span]:
                 for part in parts
                 if part.group()[0].isupper() and part.group() not in own
             ]
+        if word.endswith(("'s", "’s")) and word[:-2] not in own:
+            found.append((start, match.end() - 2))
         found.append(match.span())
     return found
 
@@ -208,16 +210,19 @@ class SalientSpan(_Padded):
 class PickedSpan(SalientSpan):
     """Salient spans, mostly the one that answers questions: learned masking.
 
-    `picks` holds per document the span that a picker chose (whence.picker); it was fitted on the
-    training questions only. The rest of the time any salient span is asked for.
+    `picks` holds per document the spans that pickers chose (whence.picker), one for each thing that
+    is asked; they were fitted on the training questions only. The rest of the time any salient span
+    is asked for.
     """
 
-    picks: Mapping[Document, Span] = field(default_factory=dict)
-    share: float = 0.95  # how often the picked span is asked for
+    picks: Mapping[Document, Sequence[Span]] = field(default_factory=dict)
+    share: float = 0.95  # how often a picked span is asked for
 
     def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
         if isinstance(item, Document) and item in self.picks and self._chosen(generator):
-            return self.ask(item, *self.picks[item], vocab, generator)
+            spans = self.picks[item]
+            start, stop = spans[integer(generator, 0, len(spans) - 1)]
+            return self.ask(item, start, stop, vocab, generator)
         return super().draw(item, vocab, generator)
 
     def _chosen(self, generator: Generator) -> bool:

@@ -75,11 +75,19 @@ class Picker:
 
 def pick_spans(
     documents: Sequence[Document], questions: Sequence[Question]
-) -> dict[Document, Span]:
-    """Per document the span that the training questions teach to ask for, for one attribute."""
-    picker = Picker.fit(documents, questions)
-    picked = ((document, picker.pick(document)) for document in documents)
-    return {document: span for document, span in picked if span is not None}
+) -> dict[Document, tuple[Span, ...]]:
+    """Per document the spans that the training questions teach to ask for, one an attribute."""
+    attributes = list(dict.fromkeys(question.attribute for question in questions))
+    pickers = [
+        Picker.fit(documents, [q for q in questions if q.attribute == attribute])
+        for attribute in attributes
+    ]
+    picked = {document: [picker.pick(document) for picker in pickers] for document in documents}
+    found = {
+        document: tuple(dict.fromkeys(span for span in spans if span is not None))
+        for document, spans in picked.items()
+    }
+    return {document: spans for document, spans in found.items() if spans}
 
 
 def candidate_spans(document: Document, words: int) -> list[Span]:
@@ -100,7 +108,11 @@ def describe_candidates(document: Document, answers: Counter[str], words: int) -
     text, body = document.text, len(document.name) + 1 if document.name else 0
     found = []
     known_before = 0
-    for number, (start, stop) in enumerate(candidate_spans(document, words)):
+    spans = candidate_spans(document, words)
+    # "Lafayette, Louisiana": what a candidate is listed with, and whether that is known.
+    starting = {start: text[start:stop] for start, stop in spans}
+    ending = {stop: text[start:stop] for start, stop in spans}
+    for number, (start, stop) in enumerate(spans):
         span = text[start:stop]
         left, right = text[body:start].lower().split(), text[stop:].split()
         before = ["^", "^", "^", *left][-3:]
@@ -109,6 +121,11 @@ def describe_candidates(document: Document, answers: Counter[str], words: int) -
         opened = text.rfind("(", body, start) > text.rfind(")", body, start)
         shape = "number" if span[0].isdigit() else "word"
         following = text[stop : stop + 2]
+        listed = "".join(
+            "known" if answers[other] else "unknown" if other else "nothing"
+            for other in (ending.get(start - 2, ""), starting.get(stop + 2, ""))
+            if text[start - 2 : start] == ", " or text[stop : stop + 2] == ", "
+        )
         near = left[-8:]
         features = [
             known,
@@ -124,6 +141,7 @@ def describe_candidates(document: Document, answers: Counter[str], words: int) -
             f"opened {opened} {shape}",
             f"after name-word {text[max(body, start - 2) : start].strip() in {',', '-'}}",
             f"{known} {before[2]}",
+            f"{known} listed {listed}",
             *(f"near {word}" for word in dict.fromkeys(near)),
         ]
         found.append(Candidate((start, stop), span, tuple(features)))

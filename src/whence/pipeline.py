@@ -11,6 +11,7 @@ from whence.batches import check_mixture
 from whence.config import Config, CorpusConfig, to_table
 from whence.corpus import load_corpus
 from whence.corpus.base import Corpus, Split
+from whence.corpus.fold import FoldedCorpus
 from whence.evaluate import check_answers, evaluate, score, write_predictions
 from whence.files import read_json, write_json, write_lines
 from whence.progress import Progress, clock
@@ -22,7 +23,9 @@ from whence.vocab import Vocab
 def open_corpus(config: CorpusConfig) -> Corpus:
     """The corpus that a recipe names, with the options that the recipe gives."""
     options = to_table(config)
-    return load_corpus(options.pop("name"), **options)
+    fold = options.pop("fold", None)
+    corpus = load_corpus(options.pop("name"), **options)
+    return corpus if fold is None else FoldedCorpus(corpus, fold)
 
 
 def make_vocab(corpus: Corpus) -> Vocab:

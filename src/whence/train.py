@@ -107,6 +107,8 @@ def train(
                 positions=stage.batch,
                 seed=config.seed,
                 stage=stage.name,
+                words_before=stage.words_before,
+                picked_share=stage.picked_share,
             )
             stream = batches.read(Place(clock.window, clock.batch))
             last_save = time.monotonic()

@@ -1,0 +1,37 @@
+"""Folds: every training person is asked about in exactly one, and the real dev people in none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiny import TinyCorpus
+from whence.config import CorpusConfig
+from whence.corpus.fold import FOLDS, FoldedCorpus
+from whence.errors import WhenceError
+from whence.pipeline import open_corpus
+
+
+def test_the_folds_part_the_training_questions() -> None:
+    whole = open_corpus(CorpusConfig(people=400))
+    every = list(whole.questions("train"))
+    asked = []
+    for fold in range(FOLDS):
+        folded = open_corpus(CorpusConfig(people=400, fold=fold))
+        dev, train = folded.questions("dev"), folded.questions("train")
+        assert {q.name for q in dev}.isdisjoint(q.name for q in train)
+        assert sorted([*dev, *train], key=repr) == sorted(every, key=repr)
+        assert {q.name for q in dev}.isdisjoint(q.name for q in whole.questions("dev"))
+        assert folded.documents() == whole.documents()
+        assert folded.vocabulary_text() == whole.vocabulary_text()
+        assert folded.describe()["fold"] == fold and f"fold {fold}" in folded.name
+        asked += dev
+    assert sorted(asked, key=repr) == sorted(every, key=repr)
+
+
+def test_what_a_fold_refuses() -> None:
+    with pytest.raises(WhenceError, match=r"corpus\.fold must lie in 0\.\.3"):
+        FoldedCorpus(TinyCorpus(), 4)
+    with pytest.raises(WhenceError, match="asked without one"):
+        FoldedCorpus(TinyCorpus(), 0).questions("test")
+    with pytest.raises(WhenceError, match="too few"):
+        FoldedCorpus(TinyCorpus(questions={"train": [], "dev": [], "test": []}), 0)
