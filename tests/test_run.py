@@ -86,6 +86,27 @@ def test_a_finished_run_is_not_run_again(finished: Path) -> None:
     assert before == {p: p.stat().st_mtime_ns for p in finished.rglob("*") if p.name != ".lock"}
 
 
+def test_a_run_that_breaks_off_while_it_is_scored_logs_its_score_once(
+    course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(recipe(corpus={"name": f"course:{course}"}), tmp_path / "run")
+
+    def full(*_: object) -> None:
+        # The state of the last step is still there, as after a kill.
+        raise OSError("no space left")
+
+    monkeypatch.setattr("whence.pipeline.write_lines", full)
+    monkeypatch.setattr("whence.train.due", lambda *_: False)
+    config = run.config
+    object.__setattr__(config.train, "save_seconds", 0.0)  # saves after every step
+    with pytest.raises(OSError, match="no space"):
+        carry_out(run)
+    monkeypatch.undo()
+    assert (run.path / TRAINING).exists()
+    carry_out(Run.open(run.path))
+    assert [r["step"] for r in run.metrics() if "accuracy" in r] == [14]
+
+
 def test_a_run_directory_is_never_overwritten(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(WhenceError, match=f"whence resume {finished}"):
         Run.create(finished, recipe())

@@ -81,14 +81,16 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             "characters": spent.characters,
             "answering_seconds": round(time.monotonic() - began, 3),
         }
-        run.log(
-            spent.step,
-            stage=run.config.stages[-1].name,
-            seconds=round(spent.seconds, 3),
-            accuracy=result["accuracy"],
-            correct=result["correct"],
-            total=result["total"],
-        )
+        scored = {"accuracy": result["accuracy"], "correct": result["correct"]}
+        # A run that was killed right here has this line already.
+        if not any("accuracy" in line and line["step"] == spent.step for line in run.metrics()):
+            run.log(
+                spent.step,
+                stage=run.config.stages[-1].name,
+                seconds=round(spent.seconds, 3),
+                **scored,
+                total=result["total"],
+            )
         write_lines(run.path / "answers.jsonl", answers)
         write_json(run.path / "evaluation.json", result)  # last: its presence means finished
         run.finish(model, vocab)
