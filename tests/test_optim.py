@@ -12,6 +12,7 @@ from torch import nn
 
 from whence.attention import MECHANISMS
 from whence.config import ModelConfig, StageConfig
+from whence.errors import WhenceError
 from whence.model import GPT
 from whence.optim import Muon, make_optimizers, newton_schulz, rate_factor, set_rates
 
@@ -158,6 +159,14 @@ def test_without_a_length_the_rate_falls_until_the_end_of_the_stage() -> None:
     cosine = StageConfig(schedule="cosine", floor=0.0, steps=1)
     assert factor(cosine, 7, 0.5) == pytest.approx(0.5)
     assert factor(cosine, 7, 1.0) == pytest.approx(0.0)
+
+
+def test_a_rate_that_is_held_falls_afterwards() -> None:
+    held = StageConfig(schedule="linear", floor=0.0, hold=0.4, steps=100)
+    for progress, expected in ((0.0, 1.0), (0.4, 1.0), (0.7, 0.5), (1.0, 0.0)):
+        assert factor(held, 5, progress) == pytest.approx(expected)
+    with pytest.raises(WhenceError, match="hold must lie in"):
+        StageConfig(hold=1.0, steps=1)
 
 
 @given(

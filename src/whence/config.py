@@ -111,6 +111,7 @@ class StageConfig:
     unit: Literal["steps", "tokens", "seconds", "epochs"] = "steps"  # of warmup and decay
     warmup: float = 0.0
     decay: float = 0.0  # how long the rate falls; 0: to the end of the stage
+    hold: float = 0.0  # share of the stage before the rate begins to fall, if decay is 0
     floor: float = 0.1  # share of the rate that is left at the end
 
     def __post_init__(self) -> None:
@@ -128,6 +129,8 @@ class StageConfig:
             )
         if not 0 <= self.beta2 < 1:
             raise WhenceError(f"stage {self.name!r}: beta2 must lie in [0, 1), not {self.beta2}")
+        if not 0 <= self.hold < 1:
+            raise WhenceError(f"stage {self.name!r}: hold must lie in [0, 1), not {self.hold}")
         if not 0 <= self.floor <= 1:
             raise WhenceError(f"stage {self.name!r}: floor must lie in [0, 1], not {self.floor}")
 

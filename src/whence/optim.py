@@ -136,7 +136,10 @@ def rate_factor(stage: StageConfig, spent: dict[str, float], progress: float) ->
         return max(now, stage.warmup * 1e-2) / stage.warmup
     if stage.schedule == "constant":
         return 1.0
-    done = (now - stage.warmup) / stage.decay if stage.decay else progress
+    if stage.decay:
+        done = (now - stage.warmup) / stage.decay
+    else:
+        done = max(0.0, progress - stage.hold) / (1 - stage.hold)
     if stage.schedule == "linear":
         return stage.floor + (1 - stage.floor) * (1 - min(done, 1.0))
     if stage.schedule == "cosine":
