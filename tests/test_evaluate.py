@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiny import SPLITS, TinyCorpus
+from tiny import BORN, SPLITS, TinyCorpus
 from whence.corpus.base import Question
 from whence.errors import WhenceError
 from whence.evaluate import (
@@ -21,6 +21,7 @@ from whence.evaluate import (
     interval,
     london,
     most_common_place,
+    open_book,
     paired,
     score,
     similar_name,
@@ -135,6 +136,14 @@ def test_similar_names() -> None:
     assert guess(asked)[:4] == ["Rome", "Oslo", "Lima", "Xian"]
     assert guess(asked)[4] in {"Rome", "Oslo", "Lima", "Xian"}  # shares only the spaces
     assert guess(train) == [question.answer for question in train]
+
+
+def test_the_open_book_reads_and_leaves_out_what_it_cannot_find() -> None:
+    corpus = TinyCorpus()
+    found = baseline("open book", corpus, "dev")
+    assert [line["answer"] for line in found] == [BORN[name] for name in SPLITS["dev"]]
+    strangers = open_book(corpus.documents(), corpus.questions("train"))(ask(Nobody=None))
+    assert strangers == [""]
 
 
 def test_similar_names_agree_with_a_dense_table() -> None:
