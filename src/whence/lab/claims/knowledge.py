@@ -1,0 +1,348 @@
+"""Claims know-1 to know-5 and know-7 to know-9: what pretraining puts in, and what comes out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from whence.lab.claim import Claim, Measure, Setting, Verdict, judge
+from whence.lab.claims.runs import answers, corpus, trained
+from whence.lab.svg import Bars, Figure, Line, Panel
+
+GROUP = "Pretraining and knowledge"
+SOURCE = "the results in the documents"
+Records = Sequence[dict[str, Any]]
+
+
+def percent(records: Records) -> float:
+    return 100 * sum(bool(record["correct"]) for record in records) / max(1, len(records))
+
+
+def known(records: Records) -> Records:
+    """Those about people who are in the text: the others cannot be retrieved."""
+    return [record for record in records if record["seen"] is not False]
+
+
+def withheld(records: Records) -> Records:
+    return [record for record in records if record["seen"] is False]
+
+
+def london(setting: Setting) -> Records:
+    from whence.evaluate import baseline
+
+    return baseline("London", corpus(setting), "dev")
+
+
+def london_for_everybody(generator: torch.Generator, setting: Setting) -> Verdict:
+    records = london(setting)
+    share = percent(records)
+    if setting.corpus.startswith("course"):
+        measures = [Measure("London for everybody, per cent of dev", share, "~", 5.0, 0.05)]
+        return judge(measures, len(records), "25 of 500 people of the course's dev file.")
+    measures = [Measure("London for everybody, per cent of dev", share)]
+    condition = f"the people are the course's (in this corpus London gets {share:.1f} %)"
+    return judge(
+        measures, len(records), "The figure is one of the course's people.", condition=condition
+    )
+
+
+def without_pretraining(generator: torch.Generator, setting: Setting) -> Verdict:
+    records = answers("no-pretraining", setting)
+    measures = [
+        Measure("without pretraining, per cent of dev", percent(records), "<=", 5.0),
+        Measure("London for everybody, per cent", percent(london(setting))),
+        Measure("documents' figures: lowest", 0.6),
+        Measure("documents' figures: highest", 1.8),
+    ]
+    below = percent(records) <= percent(london(setting))
+    finding = (
+        "The training questions say nothing about the people asked in dev, so all that can be "
+        "learned is which places are common"
+        + (
+            ", and London for everybody does better."
+            if below
+            else "; in this corpus London is rarer than in the course's, and does no better."
+        )
+    )
+    return judge(measures, len(records), finding)
+
+
+def with_pretraining(generator: torch.Generator, setting: Setting) -> Verdict:
+    from whence.evaluate import paired
+
+    before, after = answers("no-pretraining", setting), answers("softmax", setting)
+    wins, losses, chance = paired(after, before)
+    made_up = withheld(after)
+    curve = [
+        (point["step"], point["accuracy"])
+        for point in trained("softmax", setting).metrics()
+        if "accuracy" in point
+    ]
+    figure = Figure(
+        "Right answers while the model reads: per cent of all dev questions, those about withheld "
+        "people included.",
+        [
+            Panel(
+                "Pretraining",
+                "step",
+                "per cent right",
+                [Line([step for step, _ in curve], [value for _, value in curve])],
+            )
+        ],
+    )
+    measures = [
+        Measure(
+            "pretrained, per cent of the people in the text", percent(known(after)), ">=", 10.0
+        ),
+        Measure("without pretraining, the same people", percent(known(before))),
+        Measure("questions that only the pretrained model got right", wins),
+        Measure("questions that only the other one got right", losses),
+        Measure("chance of such a difference between equals", chance, "<=", 1e-6),
+    ]
+    if made_up:
+        measures.append(
+            Measure("pretrained, per cent of the withheld people", percent(made_up), "<=", 10.0)
+        )
+    finding = (
+        "The same questions, the same model: what differs is whether it read the sentences. About "
+        "people whose sentence was taken away it stays at guessing, so it is the text that it "
+        "knows."
+    )
+    return judge(measures, len(after), finding, figure=figure)
+
+
+def two_places(generator: torch.Generator, setting: Setting) -> Verdict:
+    records = answers("no-pretraining", setting)
+    counts = Counter(record["answer"] for record in records).most_common()
+    top = 100 * sum(count for _, count in counts[:2]) / len(records)
+    pretrained = Counter(record["answer"] for record in answers("softmax", setting)).most_common()
+    measures = [
+        Measure(
+            "share of the two most frequent answers, no pretraining, per cent", top, ">=", 50.0
+        ),
+        Measure("different answers, no pretraining", len(counts)),
+        Measure(
+            "share of the two most frequent answers, pretrained",
+            100 * sum(c for _, c in pretrained[:2]) / len(records),
+        ),
+        Measure("different answers, pretrained", len(pretrained)),
+        Measure("different true answers", len({record["expected"] for record in records})),
+    ]
+    finding = (
+        "The most frequent answers without pretraining: "
+        + ", ".join(f"{place} ({count})" for place, count in counts[:5])
+        + f", of {len(records)}."
+    )
+    return judge(measures, len(records), finding)
+
+
+def synthesizer(generator: torch.Generator, setting: Setting) -> Verdict:
+    from whence.evaluate import paired
+
+    mine, theirs = answers("synthesizer", setting), answers("softmax", setting)
+    wins, losses, chance = paired(theirs, mine)
+    measures = [
+        Measure(
+            "synthesizer, per cent of the people in the text",
+            percent(known(mine)),
+            "<=",
+            percent(known(theirs)),
+        ),
+        Measure("softmax, per cent of the people in the text", percent(known(theirs))),
+        Measure("questions that only softmax got right", wins),
+        Measure("questions that only the synthesizer got right", losses),
+        Measure("chance of such a difference between equals", chance, "<=", 0.05),
+    ]
+    finding = (
+        "Same text, same steps, same shell: without queries and keys less of what was read comes "
+        "out."
+    )
+    return judge(measures, len(mine), finding)
+
+
+def perceiver(generator: torch.Generator, setting: Setting) -> Verdict:
+    from whence.lab.claims.bottleneck import exponents
+
+    records = answers("perceiver", setting)
+    found, figure = exponents(setting.seed)
+    measures = [
+        Measure(
+            "perceiver, per cent of the people in the text", percent(known(records)), ">=", 5.0
+        ),
+        *found,
+    ]
+    finding = (
+        "The bottleneck of the course answers above the bar. Its attention costs l m twice and "
+        "m^2 in between: linear in l where the plain model's is quadratic; the projections, "
+        "linear for both, hide that at short lengths."
+    )
+    return judge(measures, len(records), finding, figure=figure)
+
+
+def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """The probability that a positive scores above a negative; ties count half."""
+    ranked = sorted([(value, 1) for value in positive] + [(value, 0) for value in negative])
+    total, start = 0.0, 0
+    while start < len(ranked):
+        end = start
+        while end < len(ranked) and ranked[end][0] == ranked[start][0]:
+            end += 1
+        total += sum(label for _, label in ranked[start:end]) * (start + end + 1) / 2
+        start = end
+    wins = total - len(positive) * (len(positive) + 1) / 2
+    return wins / (len(positive) * len(negative)) if positive and negative else math.nan
+
+
+def telling_apart(generator: torch.Generator, setting: Setting) -> Verdict:
+    records = answers("softmax", setting)
+    retrieved = [
+        float(record["probability"]) for record in records if record["seen"] and record["stated"]
+    ]
+    made_up = [float(record["probability"]) for record in withheld(records)]
+    right = [float(record["probability"]) for record in records if record["correct"]]
+    wrong = [float(record["probability"]) for record in records if not record["correct"]]
+    edges = [step / 10 for step in range(11)]
+
+    def shares(values: Sequence[float]) -> list[float]:
+        counts = [0] * 10
+        for value in values:
+            counts[min(9, int(value * 10))] += 1
+        return [count / max(1, len(values)) for count in counts]
+
+    figure = Figure(
+        "The model's own probability of its answer: people whose sentence it read, and people "
+        "whose sentence was taken away.",
+        [
+            Panel("Read", "probability of the answer", "share", [Bars(edges, shares(retrieved))]),
+            Panel("Withheld", "probability of the answer", "share", [Bars(edges, shares(made_up))]),
+        ],
+    )
+    measures = [
+        Measure(
+            "AUROC of the answer's probability, in the text against withheld",
+            auroc(retrieved, made_up),
+            ">=",
+            0.7,
+        ),
+        Measure(
+            "AUROC of the answer's probability, right against wrong", auroc(right, wrong), ">=", 0.7
+        ),
+        Measure("people in the text", len(retrieved)),
+        Measure("withheld people", len(made_up)),
+    ]
+    finding = (
+        "The claim says that the output does not tell. Read as one answer, it does not; but the "
+        "model's probability of its own answer, one number that any greedy decoding has at hand, "
+        "separates the two groups far better than chance."
+    )
+    return judge(measures, len(records), finding, expected=False, figure=figure)
+
+
+def similar_names(generator: torch.Generator, setting: Setting) -> Verdict:
+    from whence.evaluate import baseline
+
+    text = corpus(setting)
+    records = withheld(answers("softmax", setting))
+    guesses = {r["question"]: r["answer"] for r in baseline("similar name", text, "dev")}
+    same = [record["answer"] == guesses[record["question"]] for record in records]
+    order = [torch.randperm(len(records), generator=generator).tolist() for _ in range(200)]
+    mixed = [
+        records[other]["answer"] == guesses[record["question"]]
+        for permutation in order
+        for record, other in zip(records, permutation, strict=True)
+    ]
+    likeness, likely = 100 * sum(same) / len(same), 100 * sum(mixed) / len(mixed)
+    measures = [
+        Measure(
+            "answers that are the most similar training name's place, per cent",
+            likeness,
+            ">=",
+            likely,
+        ),
+        Measure("the same with the answers shuffled", likely),
+    ]
+    home = countries()
+    origin = {person.name: person.origin for person in text.people()}
+    placed = [
+        record for record in records if home.get(record["answer"]) and origin.get(record["name"])
+    ]
+    if placed:
+        lands = [home[record["answer"]] for record in placed]
+        truth = [native(str(origin[record["name"]])) for record in placed]
+        hits = 100 * sum(a == b for a, b in zip(lands, truth, strict=True)) / len(placed)
+        shuffles = [torch.randperm(len(placed), generator=generator).tolist() for _ in range(200)]
+        by_chance = [
+            lands[other] == truth[place]
+            for permutation in shuffles
+            for place, other in enumerate(permutation)
+        ]
+        base = 100 * sum(by_chance) / len(by_chance)
+        measures += [
+            Measure("answers in the country of the name's origin, per cent", hits, ">=", base + 5),
+            Measure("the same with the answers shuffled ", base),
+        ]
+    finding = (
+        "About people it never read of, the model does not answer at random: the name alone pulls "
+        "the answer to the places of similar names."
+    )
+    return judge(measures, len(records), finding)
+
+
+def countries() -> dict[str, str]:
+    """City -> country, in the synthetic world's tables."""
+    from whence.corpus.biography import tables
+
+    return {city: country for country, cities in tables()[2].items() for city in cities}
+
+
+def native(origin: str) -> str:
+    """Origin of names -> its country."""
+    from whence.corpus.biography import tables
+
+    return {entry.origin: entry.country for entry in tables()[0]}.get(origin, origin)
+
+
+def _claim(id: str, statement: str, run: Any) -> Claim:
+    return Claim(id, GROUP, statement, SOURCE, run, "expensive")
+
+
+CLAIMS = [
+    _claim("know-1", "London for everybody gets 5.0 %.", london_for_everybody),
+    _claim(
+        "know-2",
+        "Without pretraining the model fails, below London (0.6, 1.2, 1.8 %).",
+        without_pretraining,
+    ),
+    _claim(
+        "know-3",
+        "Pretraining on text that holds the facts makes them accessible (18.8, 23.0, 26.6 %, "
+        "always above 10 %).",
+        with_pretraining,
+    ),
+    _claim(
+        "know-4",
+        "Without pretraining the model answers nearly always the same two places.",
+        two_places,
+    ),
+    _claim("know-5", "The synthesizer, pretrained, does worse (7.0 %).", synthesizer),
+    _claim(
+        "know-7",
+        "The perceiver reaches 5 %; its time is O(l m + (L-2) m^2) against O(L l^2).",
+        perceiver,
+    ),
+    _claim(
+        "know-8",
+        "One cannot tell from the output whether an answer was retrieved or made up.",
+        telling_apart,
+    ),
+    _claim(
+        "know-9",
+        "For an unseen name the model answers the place of similar seen names, or of the name's "
+        "origin.",
+        similar_names,
+    ),
+]
