@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from whence.errors import WhenceError
-from whence.lab import document
+from whence.lab import document, fingerprint
 from whence.lab.claim import Claim, Measure, Setting, Verdict
 from whence.lab.claims import (
     CLAIMS,
@@ -41,9 +41,14 @@ def record(name, answer, expected="Oslo", seen=True, probability=0.9):
 
 
 def people(right, wrong, made_up):
-    """So many right and wrong answers about people in the text, and about withheld ones."""
-    found = [record(f"R{i}", "Oslo", probability=0.9) for i in range(right)]
-    found += [record(f"W{i}", "Rome", probability=0.5) for i in range(wrong)]
+    """So many right and wrong answers about people in the text, and about withheld ones.
+
+    A person's name is a number: whatever the answers, the questions are the same in the same order.
+    """
+    answers = ["Oslo"] * right + ["Rome"] * wrong
+    found = [
+        record(f"P{i}", a, probability=0.9 if a == "Oslo" else 0.5) for i, a in enumerate(answers)
+    ]
     found += [record(f"M{i}", "Paris", seen=False, probability=0.2) for i in range(made_up)]
     return found
 
@@ -190,6 +195,33 @@ def test_the_cache_is_the_users_unless_another_is_named(monkeypatch, tmp_path):
     assert runs.cache_folder(Setting(cache=tmp_path / "mine")) == tmp_path / "mine"
 
 
+def test_a_fingerprint_covers_what_a_result_was_made_by(monkeypatch):
+    assert fingerprint._rests_on(CLAIMS["know-7"]) == [
+        f"whence.lab.{name}"
+        for name in (
+            "claims.bottleneck",
+            "claims.knowledge",
+            "claims.runs",
+            "claims.scaling",
+            "footprint",
+        )
+    ]
+    before = fingerprint.fingerprint(CLAIMS["know-3"])
+    texts = fingerprint._text
+
+    def edited(name, more):
+        monkeypatch.setattr(
+            fingerprint, "_text", lambda asked: texts(asked) + more * (asked == name)
+        )
+        fingerprint._source.cache_clear()
+        return fingerprint.fingerprint(CLAIMS["know-3"])
+
+    assert edited("whence.lab.claims.runs", "\n\n# a remark\n") == before
+    assert edited("whence.lab.claims.scaling", "\nMORE = 1\n") == before
+    assert edited("whence.lab.claims.runs", "\nMORE = 1\n") != before
+    fingerprint._source.cache_clear()
+
+
 def test_results_that_are_not_made_each_time_stay_in_the_record(monkeypatch, tmp_path):
     calls = []
 
@@ -210,6 +242,8 @@ def test_results_that_are_not_made_each_time_stay_in_the_record(monkeypatch, tmp
 
     assert invoke("--write", str(path)).exit_code == 0 and not calls
     assert "Not run yet: `whence claims slow-1`" in path.read_text()
+    unfinished = invoke("--check", str(path))
+    assert unfinished.exit_code == 1 and "slow-1: it was never run" in unfinished.stderr
     assert invoke("--all", "--write", str(path)).exit_code == 0 and calls == ["world"]
     assert invoke("slow-1", "--corpus", "course:x", "--write", str(path)).exit_code == 0
     text = path.read_text()
@@ -221,6 +255,10 @@ def test_results_that_are_not_made_each_time_stay_in_the_record(monkeypatch, tmp
     assert invoke("--check", str(path)).exit_code == 0 and len(calls) == 2
     record = json.loads(document.record_path(path).read_text())
     assert set(record["slow-1"]) == {"world", "course"}
+    changed = Claim("slow-1", "Slow", "It is very slow.", "nobody", slow, "expensive")
+    monkeypatch.setitem(some, "slow-1", changed)
+    stale = invoke("--check", str(path))
+    assert stale.exit_code == 1 and "slow-1: its check or recipe has changed" in stale.stderr
     document.record_path(path).write_text('{"slow-1": {"world": {}}}')
     damaged = invoke("--check", str(path))
     assert isinstance(damaged.exception, WhenceError)

@@ -131,12 +131,12 @@ def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -
             entries.append(document.fresh(claim, verdict))
             continue
         if verdict is not None:
-            kind, made = "", f"made by `whence claims {claim.id}`"
+            kind, where = "", ""
             if claim.cost == "expensive":
                 kind = setting.corpus.partition(":")[0]
-                where = "course:FOLDER" if kind == "course" else kind
-                made = f"made by `whence claims {claim.id} --corpus {where}`"
-            record.setdefault(claim.id, {})[kind] = document.to_record(verdict, made)
+                where = " --corpus course:FOLDER" if kind == "course" else f" --corpus {kind}"
+            made = f"made by `whence claims {claim.id}{where}`, seed 0, on {_where()}"
+            record.setdefault(claim.id, {})[kind] = document.to_record(claim, verdict, made)
             if verdict.figure is not None:
                 picture = document.figure_path(path, document.picture_name(claim, kind))
                 write_text(picture, render(verdict.figure))
@@ -144,17 +144,22 @@ def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -
     document.write(entries, record, path)
 
 
+def _where() -> str:
+    """The machine, for results that depend on it."""
+    from whence.run import machine, versions
+
+    found = machine()
+    return f"{found['threads']} threads of {found['cpu']}, torch {versions()['torch']}"
+
+
 def _check(path: Path) -> None:
     """Runs what is quick, takes the rest from the record, and compares."""
-    import torch
-
     from whence.lab import document
     from whence.lab.claim import Setting
     from whence.lab.claims import CLAIMS
 
     if not path.exists():
         raise WhenceError(f"{path} does not exist: run {document.COMMAND}")
-    torch.set_num_threads(1)  # as above
     record = document.read_record(path)
     entries = []
     for claim in CLAIMS.values():

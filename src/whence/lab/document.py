@@ -2,7 +2,7 @@
 
 Claims that measure the clock or train models are not run again each time the document is written:
 their last results are kept beside it in a JSON record, and come from there unless they were asked
-for.
+for. A record whose check has changed since is stale: see `fingerprint.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from whence.errors import WhenceError
 from whence.files import read_json, write_json, write_text
 from whence.lab.claim import Claim, Measure, Verdict
+from whence.lab.fingerprint import fingerprint
 from whence.lab.svg import render
 
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -32,6 +33,7 @@ class Entry:
     picture: str = ""  # name of the picture's file, without its ending
     caption: str = ""  # of a picture that lies on the disk already
     made: str = ""  # how a recorded result came about
+    stale: str = ""  # why a recorded result is not the one that would be made now
 
 
 def figure_path(document: Path, picture: str) -> Path:
@@ -64,18 +66,20 @@ def recorded(claim: Claim, record: Mapping[str, Any]) -> list[Entry]:
             verdict = Verdict(
                 known["holds"], measures, known["samples"], known["condition"], known["finding"]
             )
+            old = known["fingerprint"] != fingerprint(claim)
+            stale = "its check or recipe has changed since it was run" if old else ""
             picture = picture_name(claim, corpus)
-            entries.append(Entry(claim, verdict, picture, known["caption"], known["made"]))
+            entries.append(Entry(claim, verdict, picture, known["caption"], known["made"], stale))
         except (KeyError, TypeError, AttributeError) as error:
             raise WhenceError(f"the record of {claim.id} is damaged: {error!r}") from error
-    return entries or [Entry(claim, None)]
+    return entries or [Entry(claim, None, stale="it was never run")]
 
 
 def picture_name(claim: Claim, corpus: str) -> str:
     return claim.id if corpus in ("", "world") else f"{claim.id}-{corpus}"
 
 
-def to_record(verdict: Verdict, made: str) -> dict[str, Any]:
+def to_record(claim: Claim, verdict: Verdict, made: str) -> dict[str, Any]:
     """What is kept of a result that is not made each time."""
     return {
         "holds": verdict.holds,
@@ -95,6 +99,7 @@ def to_record(verdict: Verdict, made: str) -> dict[str, Any]:
         ],
         "caption": verdict.figure.caption if verdict.figure else "",
         "made": made,
+        "fingerprint": fingerprint(claim),
     }
 
 
@@ -179,14 +184,19 @@ def differences(entries: Iterable[Entry], document: Path) -> list[str]:
     """What in the document and its pictures is not what would be written now.
 
     Numbers may differ by a twentieth: another processor rounds differently, and a sample mean then
-    moves. Verdicts and words may not.
+    moves; what is rounding on one may be 0 on the other. Verdicts and words may not.
     """
     entries = list(entries)
     try:
         text = document.read_text(encoding="utf-8")
     except OSError as error:
         raise WhenceError(f"cannot read {document}: {error.strerror or error}") from error
-    found = _compare(markdown(entries, document), text, str(document))
+    found = [
+        f"{entry.claim.id}: {entry.stale}: whence claims {entry.claim.id} --write {document}"
+        for entry in entries
+        if entry.stale
+    ]
+    found += _compare(markdown(entries, document), text, str(document))
     for entry in entries:
         if entry.verdict is None or not (entry.verdict.figure or entry.caption):
             continue
@@ -205,6 +215,7 @@ def _compare(expected: str, actual: str, name: str, absolute: float = 1e-9) -> l
     ):
         if wanted == found:
             continue
+        wanted, found = (line.replace(": rounding", ": 0") for line in (wanted, found))
         same_words = _NUMBER.sub("#", wanted) == _NUMBER.sub("#", found)
         if not same_words or not all(
             abs(first - second) <= absolute + 0.05 * max(abs(first), abs(second))

@@ -11,6 +11,7 @@ import torch
 from whence.errors import WhenceError
 from whence.lab.claim import Claim
 from whence.lab.claims import (
+    bottleneck,
     copying,
     features,
     heads,
@@ -19,6 +20,7 @@ from whence.lab.claims import (
     scaling,
     sentences,
     separation,
+    stability,
     trained,
     unchecked,
 )
@@ -28,7 +30,9 @@ _GROUPS = (
     heads,
     sentences,
     knowledge,
+    bottleneck,
     separation,
+    stability,
     projections,
     scaling,
     features,

@@ -1,5 +1,4 @@
-"""For know-7: how the time of the course's perceiver grows with the length, against a plain
-model."""
+"""Claim know-7: what the course's perceiver answers, and how its time grows with the length."""
 
 from __future__ import annotations
 
@@ -8,7 +7,9 @@ from statistics import median
 
 import torch
 
-from whence.lab.claim import Measure
+from whence.lab.claim import Claim, Measure, Setting, Verdict, judge
+from whence.lab.claims.knowledge import GROUP, SOURCE, known, percent
+from whence.lab.claims.runs import answers
 from whence.lab.claims.scaling import slope
 from whence.lab.svg import Figure, Line, Panel
 
@@ -70,3 +71,32 @@ def exponents(seed: int) -> tuple[list[Measure], Figure]:
         Measure("plain / perceiver, time at l = 4,096", plain[-1] / narrow[-1], ">=", 2.0),
     ]
     return measures, figure
+
+
+def perceiver(generator: torch.Generator, setting: Setting) -> Verdict:
+    records = answers("perceiver", setting)
+    found, figure = exponents(setting.seed)
+    measures = [
+        Measure(
+            "perceiver, per cent of the people in the text", percent(known(records)), ">=", 5.0
+        ),
+        *found,
+    ]
+    finding = (
+        "The bottleneck of the course answers above the bar. Its attention costs l m twice and "
+        "m^2 in between: linear in l where the plain model's is quadratic; the projections, "
+        "linear for both, hide that at short lengths."
+    )
+    return judge(measures, len(records), finding, figure=figure)
+
+
+CLAIMS = [
+    Claim(
+        "know-7",
+        GROUP,
+        "The perceiver reaches 5 %; its time is O(l m + (L-2) m^2) against O(L l^2).",
+        SOURCE,
+        perceiver,
+        "expensive",
+    ),
+]

@@ -1,4 +1,4 @@
-"""Claims know-1 to know-5 and know-7 to know-9: what pretraining puts in, and what comes out."""
+"""Claims know-1 to know-5, know-8 and know-9: what pretraining puts in, and what comes out."""
 
 from __future__ import annotations
 
@@ -164,25 +164,6 @@ def synthesizer(generator: torch.Generator, setting: Setting) -> Verdict:
     return judge(measures, len(mine), finding)
 
 
-def perceiver(generator: torch.Generator, setting: Setting) -> Verdict:
-    from whence.lab.claims.bottleneck import exponents
-
-    records = answers("perceiver", setting)
-    found, figure = exponents(setting.seed)
-    measures = [
-        Measure(
-            "perceiver, per cent of the people in the text", percent(known(records)), ">=", 5.0
-        ),
-        *found,
-    ]
-    finding = (
-        "The bottleneck of the course answers above the bar. Its attention costs l m twice and "
-        "m^2 in between: linear in l where the plain model's is quadratic; the projections, "
-        "linear for both, hide that at short lengths."
-    )
-    return judge(measures, len(records), finding, figure=figure)
-
-
 def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
     """The probability that a positive scores above a negative; ties count half."""
     ranked = sorted([(value, 1) for value in positive] + [(value, 0) for value in negative])
@@ -329,11 +310,6 @@ CLAIMS = [
         two_places,
     ),
     _claim("know-5", "The synthesizer, pretrained, does worse (7.0 %).", synthesizer),
-    _claim(
-        "know-7",
-        "The perceiver reaches 5 %; its time is O(l m + (L-2) m^2) against O(L l^2).",
-        perceiver,
-    ),
     _claim(
         "know-8",
         "One cannot tell from the output whether an answer was retrieved or made up.",
