@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from whence.lab.claim import Setting
 
 if TYPE_CHECKING:
     from whence.config import Config
-    from whence.corpus.base import Corpus
+    from whence.corpus.base import Corpus, Question
     from whence.run import Run
 
 # A text of thousands of people takes longer than the small world; see knowledge.toml for that one.
@@ -75,3 +76,32 @@ def corpus(setting: Setting) -> Corpus:
     from whence.pipeline import open_corpus
 
     return open_corpus(recipe(setting).corpus)
+
+
+def ask(system: str, setting: Setting, questions: Sequence[Question]) -> list[str]:
+    """The system's answers to other questions than those it was evaluated on."""
+    from whence.answer import answer_questions
+
+    run = trained(system, setting)
+    found = answer_questions(run.model(), run.vocab(), [question.text for question in questions])
+    return [answer.text for answer in found]
+
+
+def strangers(setting: Setting, count: int) -> tuple[list[Question], dict[str, str]]:
+    """Questions about people of another world, of whom no text speaks, and their names' origins.
+
+    Only names that the model can spell, and that nobody in its own world has.
+    """
+    from whence.corpus import load_corpus
+
+    own = corpus(setting)
+    seed = setting.seed + 1000
+    other = load_corpus("world", people=2 * count, seed=seed, dev_share=0.9, test_share=0.0)
+    taken, letters = {person.name for person in own.people()}, set(own.vocabulary_text())
+    questions = [
+        question
+        for question in other.questions("dev")
+        if question.name not in taken and set(question.text) <= letters
+    ]
+    origins = {person.name: str(person.origin) for person in other.people()}
+    return questions[:count], origins
