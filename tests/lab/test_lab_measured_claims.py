@@ -100,6 +100,47 @@ def test_the_knowledge_claims_can_come_out_otherwise(invented):
     assert verdict("know-8").label == "holds"
 
 
+def test_the_ablation_names_what_helped(monkeypatch):
+    right = {"full": 80, "window": 40, "random": 10, "window-random": 60, "all-three": 78}
+    seeds = []
+
+    def answers(system, setting):
+        seeds.append(setting.seed)
+        return people(right[system], 100 - right[system], 20)
+
+    monkeypatch.setattr(trained, "answers", answers)
+    told = verdict("big-3")
+    assert told.label == "holds" and told.samples == 200 and set(seeds) == {0, 1}
+    assert "chance: the window, random blocks, the global block; did not: nothing" in told.finding
+    right["window-random"] = 39
+    told = verdict("big-3")
+    assert told.label == "fails" and "did not: random blocks" in told.finding
+    right |= {"window-random": 60, "all-three": 65}
+    assert verdict("big-3").label == "fails"  # fifteen points behind full attention
+
+
+def test_agreement_is_held_against_shuffling():
+    generator = torch.Generator().manual_seed(0)
+    places = [str(number % 5) for number in range(100)]
+    share, mixed, chance = knowledge.agreement(places, places, generator)
+    assert share == 100 and 15 < mixed < 25 and chance < 0.001
+    share, _, chance = knowledge.agreement(places, ["none"] * 100, generator)
+    assert share == 0 and chance == 1
+
+
+def test_an_interruption_says_how_to_go_on(monkeypatch):
+    from whence.train import Interrupted
+
+    def stopped(generator, setting):
+        raise Interrupted("saved at step 7")
+
+    claim = Claim("slow-1", "Slow", "It is slow.", "nobody", stopped, "expensive")
+    monkeypatch.setattr("whence.lab.claims.CLAIMS", {"slow-1": claim})
+    result = CliRunner().invoke(command, ["--all"])
+    assert result.exit_code == 130
+    assert "saved at step 7 in slow-1; the same command goes on" in result.stderr
+
+
 def test_auroc_counts_pairs():
     assert knowledge.auroc([3, 4], [1, 2]) == 1
     assert knowledge.auroc([1, 2], [3, 4]) == 0

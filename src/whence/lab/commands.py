@@ -66,12 +66,19 @@ def claims(
         return
     if write is not None and seed != 0:
         raise WhenceError("--write uses seed 0: a document that depends on it could not be checked")
+    from whence.train import Interrupted
+
     setting = Setting(corpus, seed, cache, lambda line: click.echo(line, err=True))
     results: dict[str, Verdict] = {}
     for claim in selected:
         if claim.cost not in CHEAP and not ids and not everything:
             continue
-        results[claim.id] = _run(claim, seed, setting)
+        try:
+            results[claim.id] = _run(claim, seed, setting)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            told = f"{str(stop) or 'stopped'} in {claim.id}; the same command goes on from there"
+            click.echo(told, err=True)
+            sys.exit(130)
         if not as_json:
             _tell(claim, results[claim.id])
     left = [claim.id for claim in selected if claim.id not in results]
@@ -251,7 +258,8 @@ def grade(
     for submission in unread[:20]:
         click.echo(submission.error, err=True)
     if unread:
-        click.echo(f"{len(unread)} of {len(submissions)} files could not be read", err=True)
+        if len(submissions) > 1:
+            click.echo(f"{len(unread)} of {len(submissions)} files could not be read", err=True)
         sys.exit(2)
 
 
