@@ -53,6 +53,15 @@ def test_the_exploration_comes_out_as_expected(id, seed):
     assert EXPECTED[id] == "fails" or verdict.label != "fails"
 
 
+def test_every_claim_of_the_documents_has_an_id():
+    kinds = {"copy": 2, "avg": 3, "one": 3, "two": 3, "kqv": 4, "perm": 1, "rope": 1}
+    kinds |= {"know": 9, "lin": 3, "big": 3, "perf": 4}
+    wanted = [f"{kind}-{number + 1}" for kind, count in kinds.items() for number in range(count)]
+    assert [*CLAIMS] == [*wanted, "bigbird-turing", "bigbird-universal"]
+    quick = {id for id, claim in CLAIMS.items() if claim.cost == "quick"}
+    assert quick == set(EXPECTED)
+
+
 def test_the_same_seed_gives_the_same_numbers():
     first = CLAIMS["two-1"].check(generator_for("two-1", 3))
     second = CLAIMS["two-1"].check(generator_for("two-1", 3))

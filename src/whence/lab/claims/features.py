@@ -121,7 +121,10 @@ def positive(generator: torch.Generator, setting: Setting) -> Verdict:
                 "cosine of x and y",
                 "relative error",
                 [Line(list(measured[kind]), list(measured[kind].values()), kind) for kind in KINDS]
-                + [Line(COSINES, list(exact[kind].values()), dashed=True) for kind in KINDS],
+                + [
+                    Line(COSINES, list(exact[kind].values()), dashed=True, of=number)
+                    for number, kind in enumerate(KINDS)
+                ],
                 log_y=True,
                 floor=1e-3,
             )
@@ -174,7 +177,7 @@ def orthogonal(generator: torch.Generator, setting: Setting) -> Verdict:
                 [
                     Line(counts, errors["iid"], "independent"),
                     Line(counts, errors["orthogonal"], "orthogonal"),
-                    Line(counts, [theory(x, y, m)["positive"] for m in counts], dashed=True),
+                    Line(counts, [theory(x, y, m)["positive"] for m in counts], dashed=True, of=0),
                 ],
                 log_x=True,
                 log_y=True,
