@@ -59,6 +59,7 @@ def invented(monkeypatch):
     answers = {
         "softmax": people(70, 30, 20),
         "no-pretraining": people(2, 98, 20),
+        "questions-only": people(3, 97, 20),
         "synthesizer": people(30, 70, 20),
     }
     monkeypatch.setattr(knowledge, "answers", lambda system, setting: answers[system])
@@ -90,9 +91,12 @@ def test_the_knowledge_claims_judge_their_answers(invented):
 
 
 def test_the_knowledge_claims_can_come_out_otherwise(invented):
-    invented["no-pretraining"] = people(60, 40, 20)
+    invented["questions-only"] = people(60, 40, 20)
     assert verdict("know-2").label == "fails"
     assert verdict("know-3").label == "fails"
+    for number, one in enumerate(invented["questions-only"]):
+        one["answer"] = f"place {number}"
+    assert verdict("know-4").label.startswith("holds if training is short")
     invented["synthesizer"] = people(80, 20, 20)
     assert verdict("know-5").label == "fails"
     for one in invented["softmax"]:

@@ -52,23 +52,24 @@ def london_for_everybody(generator: torch.Generator, setting: Setting) -> Verdic
 
 
 def without_pretraining(generator: torch.Generator, setting: Setting) -> Verdict:
-    records = answers("no-pretraining", setting)
+    short, longer = answers("no-pretraining", setting), answers("questions-only", setting)
     everybody = percent(london(setting))
     measures = [
-        Measure("without pretraining, per cent of dev", percent(records), "<=", everybody),
+        Measure("no pretraining, 75 passes, per cent of dev", percent(short), "<=", everybody),
+        Measure("no pretraining, as long as others, per cent", percent(longer), "<=", everybody),
         Measure("London for everybody, per cent", everybody),
     ]
     finding = (
         "The training questions say nothing about the people asked in dev: all that can be learned "
-        "from them is which places are common, and one constant answer does that as well."
+        "from them is which places are common, and one constant answer does that better."
     )
-    return judge(measures, len(records), finding)
+    return judge(measures, len(short), finding)
 
 
 def with_pretraining(generator: torch.Generator, setting: Setting) -> Verdict:
     from whence.evaluate import paired
 
-    before, after = answers("no-pretraining", setting), answers("softmax", setting)
+    before, after = answers("questions-only", setting), answers("softmax", setting)
     wins, losses, chance = paired(after, before)
     made_up = withheld(after)
     curve = [
@@ -102,38 +103,47 @@ def with_pretraining(generator: torch.Generator, setting: Setting) -> Verdict:
             Measure("pretrained, per cent of the withheld people", percent(made_up), "<=", 10.0)
         )
     finding = (
-        "The same questions, the same model: what differs is whether it read the sentences. About "
-        "people whose sentence was taken away it stays at guessing, so it is the text that it "
-        "knows."
+        "The same questions, model and number of steps: what differs is whether it read the "
+        "sentences. About people whose sentence was taken away it stays at guessing, so it is the "
+        "text that it knows."
     )
     return judge(measures, len(after), finding, figure=figure)
 
 
 def two_places(generator: torch.Generator, setting: Setting) -> Verdict:
-    records = answers("no-pretraining", setting)
-    counts = Counter(record["answer"] for record in records).most_common()
-    top = 100 * sum(count for _, count in counts[:2]) / len(records)
-    pretrained = Counter(record["answer"] for record in answers("softmax", setting)).most_common()
+    counts = {
+        system: Counter(record["answer"] for record in answers(system, setting)).most_common()
+        for system in ("no-pretraining", "questions-only", "softmax")
+    }
+    total = sum(count for _, count in counts["softmax"])
+
+    def top(system: str) -> float:
+        return 100 * sum(count for _, count in counts[system][:2]) / total
+
+    longer = top("questions-only")
     measures = [
         Measure(
-            "share of the two most frequent answers, no pretraining, per cent", top, ">=", 50.0
+            "share of the two most frequent answers, 75 passes, per cent",
+            top("no-pretraining"),
+            ">=",
+            50.0,
         ),
-        Measure("different answers, no pretraining", len(counts)),
-        Measure(
-            "share of the two most frequent answers, pretrained",
-            100 * sum(c for _, c in pretrained[:2]) / len(records),
-        ),
-        Measure("different answers, pretrained", len(pretrained)),
-        Measure("different true answers", len({record["expected"] for record in records})),
+        Measure("different answers, 75 passes", len(counts["no-pretraining"])),
+        Measure("share of the two most frequent, as long as the others", longer),
+        Measure("different answers, as long as the others", len(counts["questions-only"])),
+        Measure("share of the two most frequent, pretrained", top("softmax")),
+        Measure("different answers, pretrained", len(counts["softmax"])),
     ]
+    condition = "" if longer >= 50 else "training is short, as the course's 75 passes are"
     finding = (
-        "What the questions alone teach is a few frequent places, whatever the name. With "
-        "pretraining the answers are as varied as the truth, or more: names of places get mixed."
+        "Shortly trained, the model has learned a few beginnings of places and says them to "
+        "everybody. Trained on, it learns the training people's places by heart and gives each "
+        "stranger another of them (or a mixture): varied answers, and no more right ones."
     )
     if not setting.corpus.startswith("course"):  # its text stays where it is
-        most = ", ".join(f"{place} ({count})" for place, count in counts[:5])
-        finding += f" The most frequent without: {most}, of {len(records)}."
-    return judge(measures, len(records), finding)
+        most = ", ".join(f"{place} ({count})" for place, count in counts["no-pretraining"][:3])
+        finding += f" The most frequent after 75 passes: {most}, of {total}."
+    return judge(measures, total, finding, condition=condition)
 
 
 def synthesizer(generator: torch.Generator, setting: Setting) -> Verdict:
