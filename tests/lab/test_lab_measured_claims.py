@@ -224,6 +224,21 @@ def test_what_was_trained_is_kept(monkeypatch, tmp_path):
         runs.trained("sofmax", setting)
 
 
+def test_the_course_folder_serves_as_well(monkeypatch, tmp_path, course):
+    def tiny(setting):
+        from whence.config import change
+
+        less = {"corpus.withhold": 2, "train.steps": 2, "train.evaluations": 0, "model.width": 32}
+        return change(RECIPE(setting), less)
+
+    monkeypatch.setattr(runs, "recipe", tiny)
+    setting = {"corpus": f"course:{course}", "cache": tmp_path}
+    for id in ("know-1", "know-2", "know-3", "know-4", "know-5", "know-8", "know-9"):
+        found = verdict(id, **setting)
+        assert found.samples and found.holds is not None
+        assert "The most frequent" not in found.finding  # the course's text stays where it is
+
+
 def test_every_system_of_the_recipe_is_one_that_can_run():
     from whence.study import system_config
 
