@@ -71,6 +71,7 @@ def test_all_right_and_all_wrong(version, tmp_path):
         ("average = 'C'", "write [average]"),
         ("version = '2022'\n[kqv]\nV = 'I'", "no part 'kqv' in version 2022"),
         ("[average\nq = 'C'", "not TOML"),
+        ("[average]\nq = C*k_a", "a text stands in quotes"),
         ("student = 3", "student must be a text"),
         ("a = " + "[" * 5000, "not TOML"),
         ("#" * 40000, "larger than"),

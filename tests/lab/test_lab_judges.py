@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from whence.lab.claims import CLAIMS, generator_for
 from whence.lab.grader.grade import judge_part
 from whence.lab.grader.parts import PARTS, VERSIONS
 
@@ -117,6 +118,32 @@ WRONG = [  # part, answers, what it behaves like
     ("performer_time", ["exp(T)"], "no count"),
 ]
 
+# The written answers behind the claims: the grader and the claim must say the same of them.
+WRITTEN = [
+    ("copy-2", "copy", ["C*k_j"], "right"),
+    ("copy-2", "gap", ["log((n-1)/delta)"], "right"),
+    ("avg-1", "select", ["A @ A.T"], "right"),
+    ("avg-2", "select", ["A.T"], "wrong"),
+    ("avg-3", "average", ["C*(k_a + k_b)"], "right"),
+    ("one-1", "single", ["C*(mu_a + mu_b)"], "right"),
+    ("one-2", "swing", ["1/(1 + exp((1 - eps)*C))"], "right"),
+    ("one-3", "swing", ["1/exp((eps_a - eps_b)*C)"], "wrong"),
+    ("two-1", "two", ["C*mu_a", "C*mu_b"], "right"),
+    ("two-2", "two", ["C*(mu_a + mu_b)", "C*(mu_a + mu_b)"], "wrong"),
+    ("two-3", "two", ["mu_a", "mu_b"], "wrong"),
+    ("kqv-1", "itself", ["u_a"], "right"),
+    ("kqv-2", "added", ["u_a + u_d"], "right"),
+    ("kqv-3", "kqv", [V, "I", "u_d @ u_a.T + u_c @ u_d.T"], "right"),
+    (
+        "kqv-4",
+        "kqv",
+        [V, "u_a@u_b.T + u_a@u_d.T - u_c@u_c.T", "u_a@u_a.T - u_c@u_b.T + u_c@u_a.T"],
+        "right",
+    ),
+    ("perm-1", "permuted_output", ["P @ Z"], "right"),
+    ("rope-1", "rotation", ["x1*cos(t*theta) - x2*sin(t*theta)"], "right"),
+]
+
 CONDITIONAL = [
     ("average", ["10*(k_a + k_b)"], "n is at most about 44"),
     ("average", ["n*(k_a + k_b)"], "n is at least 8"),
@@ -148,7 +175,7 @@ def test_wrong_answers_come_with_a_counter_example(part, texts, pattern):
     assert finding.outcome == "wrong", finding
     assert finding.pattern == pattern, finding
     assert finding.shown and finding.hint
-    assert finding.example or part in ("gap", "distance")
+    assert finding.example
     assert finding.instances >= 1000
 
 
@@ -157,6 +184,15 @@ def test_answers_that_are_right_under_a_condition(part, texts, condition):
     finding = judged(part, texts)
     assert finding.outcome == "right if", finding
     assert condition in finding.condition
+
+
+@pytest.mark.parametrize(("claim", "part", "texts", "outcome"), WRITTEN)
+def test_grader_and_claims_agree_about_the_written_answers(claim, part, texts, outcome):
+    finding = judged(part, texts)
+    assert finding.outcome == outcome and finding.instances >= 1000
+    assert outcome == "right" or finding.example
+    verdict = CLAIMS[claim].check(generator_for(claim, 0))
+    assert verdict.holds == (outcome == "right") and verdict.samples >= 100
 
 
 def test_a_hint_does_not_give_the_answer_away():

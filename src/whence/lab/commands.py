@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from whence.lab.claim import Claim, Setting, Verdict
 
 NEWEST_VERSION = "2026"
+CHEAP = ("quick", "unchecked")  # run each time; the others only when asked for
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("ids", nargs=-1)
 @click.option(
-    "--all", "everything", is_flag=True, help="Also the claims that train models (minutes)."
+    "--all", "everything", is_flag=True, help="Also those that measure the clock or train models."
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything that was measured, as JSON.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of all draws.")
@@ -45,15 +46,13 @@ def claims(
     \b
     whence claims                 all that take seconds
     whence claims one-2 two       one, or all of a kind
-    whence claims --all           also those that train models; kept and resumed
+    whence claims --all           also those that measure or train (minutes; kept and resumed)
     whence claims --write docs/claims.md
 
     An id given by name runs whatever it costs.
     """
-    import torch
-
     from whence.lab.claim import Setting
-    from whence.lab.claims import CLAIMS, chosen, generator_for
+    from whence.lab.claims import CLAIMS, chosen
 
     selected = chosen(ids)
     if listing:
@@ -65,32 +64,51 @@ def claims(
             raise WhenceError("--check looks at the whole document and takes no other argument")
         _check(check)
         return
-    torch.set_num_threads(1)  # thousands of small products: a second thread only waits
+    if write is not None and seed != 0:
+        raise WhenceError("--write uses seed 0: a document that depends on it could not be checked")
+    from whence.train import Interrupted
+
     setting = Setting(corpus, seed, cache, lambda line: click.echo(line, err=True))
     results: dict[str, Verdict] = {}
     for claim in selected:
-        asked = bool(ids) or everything
-        cheap = ("quick", "unchecked") if write is not None else ("quick", "unchecked", "timed")
-        if claim.cost not in cheap and not asked:
+        if claim.cost not in CHEAP and not ids and not everything:
             continue
-        results[claim.id] = claim.check(generator_for(claim.id, seed), setting)
+        try:
+            results[claim.id] = _run(claim, seed, setting)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            told = f"{str(stop) or 'stopped'} in {claim.id}; the same command goes on from there"
+            click.echo(told, err=True)
+            sys.exit(130)
         if not as_json:
             _tell(claim, results[claim.id])
     left = [claim.id for claim in selected if claim.id not in results]
     if left and not as_json:
-        click.echo(
-            f"not run, because they take longer: {' '.join(left)} (--all, or by name)", err=True
-        )
+        told = "not run, because they take longer (--all, or by name):"
+        click.echo(f"{told} {' '.join(left)}", err=True)
     if as_json:
-        told = [
+        records = [
             {"id": key, "group": CLAIMS[key].group, "statement": CLAIMS[key].statement}
             | {"source": CLAIMS[key].source, "cost": CLAIMS[key].cost, "seed": seed}
             | verdict.as_json()
             for key, verdict in results.items()
         ]
-        click.echo(json.dumps(told, ensure_ascii=False, indent=1))
+        click.echo(json.dumps(records, ensure_ascii=False, indent=1))
     if write is not None:
         _write_document(write, results, setting)
+
+
+def _run(claim: Claim, seed: int, setting: Setting) -> Verdict:
+    import torch
+
+    from whence.lab.claims import generator_for
+
+    threads = torch.get_num_threads()
+    if claim.cost in CHEAP:
+        torch.set_num_threads(1)  # thousands of small products: a second thread only waits
+    try:
+        return claim.check(generator_for(claim.id, seed), setting)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _tell(claim: Claim, verdict: Verdict) -> None:
@@ -105,47 +123,57 @@ def _tell(claim: Claim, verdict: Verdict) -> None:
 
 
 def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -> None:
+    """Fresh results go in as they are; those not made each time go into the record as well."""
+    from whence.files import write_text
     from whence.lab import document
     from whence.lab.claims import CLAIMS
+    from whence.lab.svg import render
 
-    record: dict[str, Any] = document.read_record(path)
+    record = document.read_record(path)
     entries = []
     for claim in CLAIMS.values():
         verdict = results.get(claim.id)
-        if claim.cost in ("quick", "unchecked") and verdict is None:
-            raise WhenceError("--write needs all quick claims: give no ids, or use --all")
-        if verdict is not None and claim.cost not in ("quick", "unchecked"):
-            made = f"made by `whence claims {claim.id}`"
+        if claim.cost in CHEAP:
+            verdict = verdict or _run(claim, 0, setting)
+            entries.append(document.fresh(claim, verdict))
+            continue
+        if verdict is not None:
+            kind, where = "", ""
             if claim.cost == "expensive":
-                made += f" on {setting.corpus.split(':')[0]}, seed {setting.seed}"
-            record[claim.id] = document.to_record(verdict, made)
-        if verdict is None:
-            entries.append(document.recorded(claim, record))
-        else:
-            made = record.get(claim.id, {}).get("made", "") if claim.cost != "quick" else ""
-            entries.append(document.Entry(claim, verdict, made=made))
+                kind = setting.corpus.partition(":")[0]
+                where = " --corpus course:FOLDER" if kind == "course" else f" --corpus {kind}"
+            made = f"made by `whence claims {claim.id}{where}`, seed 0, on {_where()}"
+            record.setdefault(claim.id, {})[kind] = document.to_record(claim, verdict, made)
+            if verdict.figure is not None:
+                picture = document.figure_path(path, document.picture_name(claim, kind))
+                write_text(picture, render(verdict.figure))
+        entries += document.recorded(claim, record)
     document.write(entries, record, path)
+
+
+def _where() -> str:
+    """The machine, for results that depend on it."""
+    from whence.run import machine, versions
+
+    found = machine()
+    return f"{found['threads']} threads of {found['cpu']}, torch {versions()['torch']}"
 
 
 def _check(path: Path) -> None:
     """Runs what is quick, takes the rest from the record, and compares."""
-    import torch
-
     from whence.lab import document
     from whence.lab.claim import Setting
-    from whence.lab.claims import CLAIMS, generator_for
+    from whence.lab.claims import CLAIMS
 
     if not path.exists():
         raise WhenceError(f"{path} does not exist: run {document.COMMAND}")
-    torch.set_num_threads(1)  # as above
     record = document.read_record(path)
     entries = []
     for claim in CLAIMS.values():
-        if claim.cost in ("quick", "unchecked"):
-            verdict = claim.check(generator_for(claim.id, 0), Setting())
-            entries.append(document.Entry(claim, verdict))
+        if claim.cost in CHEAP:
+            entries.append(document.fresh(claim, _run(claim, 0, Setting())))
         else:
-            entries.append(document.recorded(claim, record))
+            entries += document.recorded(claim, record)
     stale = document.differences(entries, path)
     for line in stale[:10]:
         click.echo(line, err=True)
@@ -230,7 +258,8 @@ def grade(
     for submission in unread[:20]:
         click.echo(submission.error, err=True)
     if unread:
-        click.echo(f"{len(unread)} of {len(submissions)} files could not be read", err=True)
+        if len(submissions) > 1:
+            click.echo(f"{len(unread)} of {len(submissions)} files could not be read", err=True)
         sys.exit(2)
 
 

@@ -19,12 +19,13 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 44
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve through points; `dashed` for what theory says."""
+    """A curve through points; `dashed` for what theory says, in the colour of mark number `of`."""
 
     x: Sequence[float]
     y: Sequence[float]
     label: str = ""
     dashed: bool = False
+    of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,14 @@ class Axis:
         if self.log:
             first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
             step = max(1, math.ceil((last - first + 1) / 6))
-            if first <= last:
-                return [(10.0**power, _tick(10.0**power)) for power in range(first, last + 1, step)]
-            return [(10.0**level, _tick(10.0**level)) for level in (self.low, self.high)]
+            powers = [10.0**power for power in range(first, last + 1, step)]
+            if len(powers) < 3:  # two decades or less: twos and fives as well
+                levels = [
+                    m * 10.0**power for power in range(first - 1, last + 1) for m in (1, 2, 5)
+                ]
+                within = [v for v in levels if self.low - 1e-9 <= math.log10(v) <= self.high + 1e-9]
+                powers = within if len(within) > 1 else [10.0**self.low, 10.0**self.high]
+            return [(power, _tick(power)) for power in powers]
         rough = (self.high - self.low) / 5
         magnitude = 10.0 ** math.floor(math.log10(rough))
         width = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough * 0.999)
@@ -133,12 +139,18 @@ def _panel(panel: Panel) -> str:
     vertical = Axis(ys, HEIGHT - BOTTOM, TOP, panel.log_y, panel.floor)
     parts = [f'<text x="{LEFT}" y="18" font-weight="bold">{escape(panel.title)}</text>\n']
     drawn = [
-        _draw(mark, horizontal, vertical, COLOURS[index % len(COLOURS)])
+        _draw(mark, horizontal, vertical, _colour(mark, index))
         for index, mark in enumerate(panel.marks)
     ]
     parts += drawn
-    parts += [_frame(horizontal, vertical, panel), _legend(panel.marks)]
+    parts += [_frame(horizontal, vertical, panel), _legend(panel.marks, horizontal, vertical)]
     return "".join(parts)
+
+
+def _colour(mark: Mark, index: int) -> str:
+    if isinstance(mark, Line) and mark.of is not None:
+        index = mark.of
+    return COLOURS[index % len(COLOURS)]
 
 
 def _horizontal(mark: Mark) -> Sequence[float]:
@@ -220,15 +232,60 @@ def _frame(horizontal: Axis, vertical: Axis, panel: Panel) -> str:
     return "".join(parts) + "\n"
 
 
-def _legend(marks: Sequence[Mark]) -> str:
-    rows: list[str] = []
-    for index, mark in enumerate(marks):
-        label = "" if isinstance(mark, Cells) else mark.label
-        if label:
-            y = TOP + 10 + 14 * len(rows)
-            rows.append(
-                f'<rect x="{WIDTH - RIGHT - 12}" y="{y - 8}" width="10" height="10" '
-                f'fill="{COLOURS[index % len(COLOURS)]}"/>'
-                f'<text x="{WIDTH - RIGHT - 16}" y="{y}" text-anchor="end">{escape(label)}</text>'
-            )
+def _legend(marks: Sequence[Mark], horizontal: Axis, vertical: Axis) -> str:
+    """In the first corner (or between two) that no curve runs through, or that with least in it."""
+    named = [
+        (_colour(mark, index), mark.label)
+        for index, mark in enumerate(marks)
+        if not isinstance(mark, Cells) and mark.label
+    ]
+    if not named:
+        return "\n"
+    height = 14 * len(named) + 4
+    width = 22 + 6 * max(len(label) for _, label in named)
+    left, right = LEFT + 6, WIDTH - RIGHT
+    top, bottom = TOP, HEIGHT - BOTTOM - height
+    covered = [point for mark in marks for point in _along(mark, horizontal, vertical)]
+
+    def crowd(place: tuple[int, int, bool]) -> int:
+        x, y, _ = place
+        return sum(x <= px <= x + width and y <= py <= y + height for px, py in covered)
+
+    places = [
+        (right - width, top, True),
+        (left, top, False),
+        (right - width, bottom, True),
+        (left, bottom, False),
+        ((left + right - width) // 2, top, False),
+        ((left + right - width) // 2, bottom, False),
+    ]
+    x, y, at_right = min(places, key=crowd)
+    rows = []
+    for number, (colour, label) in enumerate(named):
+        line = y + 10 + 14 * number
+        box, text, anchor = (right - 12, right - 16, "end") if at_right else (x, x + 14, "start")
+        rows.append(
+            f'<rect x="{box}" y="{line - 8}" width="10" height="10" fill="{colour}"/>'
+            f'<text x="{text}" y="{line}" text-anchor="{anchor}">{escape(label)}</text>'
+        )
     return "".join(rows) + "\n"
+
+
+def _along(mark: Mark, horizontal: Axis, vertical: Axis) -> list[tuple[float, float]]:
+    """Points that a mark covers: those of a curve every few pixels, the tops of bars."""
+    if isinstance(mark, Cells):
+        return []
+    if isinstance(mark, Bars):
+        middles = [(first + second) / 2 for first, second in pairwise(mark.edges)]
+        pairs = list(zip(middles, mark.heights, strict=True))
+    else:
+        pairs = list(zip(mark.x, mark.y, strict=True))
+    points = [(horizontal.place(x), vertical.place(y)) for x, y in pairs if math.isfinite(y)]
+    if not isinstance(mark, Line):
+        return points
+    between = [
+        (x + (end_x - x) * part / 16, y + (end_y - y) * part / 16)
+        for (x, y), (end_x, end_y) in pairwise(points)
+        for part in range(16)
+    ]
+    return [*between, *points]

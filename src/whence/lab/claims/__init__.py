@@ -10,10 +10,53 @@ import torch
 
 from whence.errors import WhenceError
 from whence.lab.claim import Claim
-from whence.lab.claims import copying, heads, sentences, unchecked
+from whence.lab.claims import (
+    bottleneck,
+    copying,
+    features,
+    heads,
+    knowledge,
+    projections,
+    scaling,
+    sentences,
+    separation,
+    stability,
+    trained,
+    unchecked,
+)
 
+_GROUPS = (
+    copying,
+    heads,
+    sentences,
+    knowledge,
+    bottleneck,
+    separation,
+    stability,
+    projections,
+    scaling,
+    features,
+    trained,
+    unchecked,
+)
+_FOUND = {claim.id: claim for module in _GROUPS for claim in module.CLAIMS}
+# The order of the documents, not that of the modules.
+_ORDER = (
+    "copy",
+    "avg",
+    "one",
+    "two",
+    "kqv",
+    "perm",
+    "rope",
+    "know",
+    "lin",
+    "big",
+    "perf",
+    "bigbird",
+)
 CLAIMS: dict[str, Claim] = {
-    claim.id: claim for module in (copying, heads, sentences, unchecked) for claim in module.CLAIMS
+    id: _FOUND[id] for id in sorted(_FOUND, key=lambda id: (_ORDER.index(id.split("-")[0]), id))
 }
 
 

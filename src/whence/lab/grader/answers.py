@@ -134,7 +134,9 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise WhenceError(f"{path}: not UTF-8 text (byte {error.start + 1})") from None
     except tomllib.TOMLDecodeError as error:
-        raise WhenceError(f"{path}: not TOML: {error}") from None
+        # The commonest mistake, and the parser's words for it do not say what to do.
+        advice = "; a text stands in quotes" if "Invalid value" in str(error) else ""
+        raise WhenceError(f"{path}: not TOML: {error}{advice}") from None
     except (RecursionError, ValueError) as error:
         raise WhenceError(f"{path}: not TOML: {type(error).__name__}") from None
 

@@ -51,8 +51,10 @@ OPERATORS: dict[type[ast.operator], str] = {
     ast.MatMult: "@",
 }
 _ALLOWED = re.compile(r"[A-Za-z0-9_+\-*/@.(), αβδεθμπ]*")
+# Two factors side by side, as on paper: "C k_a", "2 (k_a + k_b)", "2k_a", ")(".
+_SIDE_BY_SIDE = re.compile(r"[\w).]\s+(?=[\w(])|(?<![\w.])\d+(?=[A-Za-z_])|\)(?=[\w(])")
 _ADVICE = {
-    "^": "write ** for a power",
+    "^": "write ** for a power, .T for the transpose",
     "·": "write * between numbers and @ between vectors and matrices",
     "×": "write * between numbers and @ between vectors and matrices",
     "−": "this is a typographical minus: write -",
@@ -125,6 +127,10 @@ def parse(text: str, known: Collection[str]) -> Expression:
     except SyntaxError as error:
         # An unfinished formula is reported at place 0 of a line that is not there.
         column = min(error.offset or len(body), len(body))
+        beside = _SIDE_BY_SIDE.search(body)
+        if beside is not None:
+            reason = "there is no sign between two factors: write * (or @) for a product"
+            raise Refused(reason, start + beside.end() + 1) from None
         raise Refused("this is not a formula", start + column) from None
     except (ValueError, MemoryError, RecursionError):
         raise Refused("this is not a formula", start + 1) from None
@@ -203,7 +209,8 @@ class _Translator:
 
     def _call(self, node: ast.Call, position: int, depth: int) -> Call:
         if not isinstance(node.func, ast.Name):
-            raise Refused("only the known functions can be called", position)
+            reason = "only the known functions can be called: write * (or @) for a product"
+            raise Refused(reason, position)
         name = node.func.id
         if name not in FUNCTIONS:
             if name in self.known:
