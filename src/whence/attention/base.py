@@ -186,14 +186,15 @@ class Attention(nn.Module):
         """Queries (B,H,T,d) of x, keys and values (B,H,S,d) of the source, or of x."""
         # Taken apart along the positions, so that the gradients are put together by plain copies.
         if source is None:
-            parts = self.qkv(x).unflatten(-1, (3, self.heads, self.head_width)).unbind(2)
+            shape = (*x.shape[:2], 3, self.heads, self.head_width)
+            queries, keys, values = self.qkv(x).reshape(shape).unbind(2)  # (B,T,H,d)
         else:
             weight, bias, D = self.qkv.weight, self.qkv.bias, self.width
-            asked = F.linear(x, weight[:D], None if bias is None else bias[:D])
+            queries = F.linear(x, weight[:D], None if bias is None else bias[:D])
+            queries = queries.reshape(*x.shape[:2], self.heads, self.head_width)
             joined = F.linear(source, weight[D:], None if bias is None else bias[D:])
-            asked = asked.unflatten(-1, (self.heads, self.head_width))
-            parts = (asked, *joined.unflatten(-1, (2, self.heads, self.head_width)).unbind(2))
-        queries, keys, values = parts  # (B,T,H,d)
+            shape = (*source.shape[:2], 2, self.heads, self.head_width)
+            keys, values = joined.reshape(shape).unbind(2)
         if self.qk_norm:
             queries = F.rms_norm(queries, (self.head_width,))
             keys = F.rms_norm(keys, (self.head_width,))

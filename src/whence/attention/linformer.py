@@ -98,30 +98,30 @@ class Linformer(Attention):
             return super().forward(x, source, padding)
         self.check(x, source, padding)
         about, D = x if source is None else source, self.width
-        weights = self.qkv.weight.split(D)
-        biases = [None] * 3 if self.qkv.bias is None else self.qkv.bias.split(D)
+        weights = torch.split(self.qkv.weight, D)
+        biases = [None] * 3 if self.qkv.bias is None else torch.split(self.qkv.bias, D)
         to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
-        keys, values = (
-            pool_first(projection[:, 0], about, weight, bias)
-            for projection, weight, bias in zip(
-                (to_keys, to_values), weights[1:], biases[1:], strict=True
-            )
-        )
-        queries = F.linear(x, weights[0], biases[0])
-        mixed = self.look_up(*(self.split(part) for part in (queries, keys, values)), hidden)
-        return self.project(mixed)
+        queries = self.split(F.linear(x, weights[0], biases[0]))
+        keys = self.split(pool_first(to_keys[:, 0], about, weights[1], biases[1]))
+        values = self.split(pool_first(to_values[:, 0], about, weights[2], biases[2]))
+        return self.project(self.look_up(queries, keys, values, hidden))
 
-    def pooling(self, S: int, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Without a mask: E, F (1 or B, 1 or H, S, m) and what hides empty slots."""
+    def pooling(self, S: int, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Without a mask: E, F (1 or B, 1 or H, S, m) and what hides empty slots, if there are."""
         to_keys, to_values = self.slots(S, padding)
-        hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
+        hidden = None
+        # Mostly the first position fills all slots, and nobody has to look at the others.
+        if torch.compiler.is_compiling() or not bool(self.filled(to_keys[:, :, 0]).all()):
+            hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
         if self.form == "averaged":
             to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
             if padding is not None:
                 to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
         return to_keys, to_values, hidden
 
-    def look_up(self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+    def look_up(
+        self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None
+    ) -> Tensor:
         """Attention to the slots' keys and values (B,H,m,d)."""
         if self.training and self.dropout:
             scores = queries @ keys.mT * self.head_width**-0.5
@@ -162,9 +162,10 @@ class Linformer(Attention):
         zero = torch.zeros((), dtype=self.project_keys.dtype, device=filled.device)
         return torch.where(shown, zero, -math.inf)
 
-    def attend(self, scores: Tensor, hidden: Tensor) -> Tensor:
+    def attend(self, scores: Tensor, hidden: Tensor | None) -> Tensor:
         """The weights of the slots: softmax over those that hold something."""
-        return drop((scores + hidden).softmax(-1), self.dropout, self.training)
+        shown = scores if hidden is None else scores + hidden
+        return drop(shown.softmax(-1), self.dropout, self.training)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S, scale = queries.shape[2], keys.shape[2], self.head_width**-0.5

@@ -25,7 +25,7 @@ from whence.attention.base import Attention, State
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
 from whence.attention.walk import FLOOR
-from whence.attention.whole import whole_attention
+from whence.attention.whole import hide, whole_attention
 
 KINDS = ("positive", "hyperbolic", "trig", "relu")
 DRAWS = ("orthogonal", "iid")
@@ -156,11 +156,7 @@ class Performer(Attention):
         turn = self.directions * scale
         if self.kind == "hyperbolic":
             turn = torch.cat([turn, -turn])
-        if padding is None:
-            return turn, scale**2, None
-        zero = torch.zeros((), dtype=keys.dtype, device=keys.device)
-        offset = torch.where(padding, zero, math.inf)[:, None, :, None]
-        return turn, scale**2, offset.expand(*keys.shape[:3], 1)
+        return turn, scale**2, hide(padding, keys)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S = queries.shape[2], keys.shape[2]

@@ -57,7 +57,8 @@ class Read(NamedTuple):
 
 
 def length(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return found
 
 
 def with_ones(c: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ def by_position(like: Tensor, N: int, T: int, C: int) -> Tensor:
 Logs = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
-def calm(*logs: Tensor) -> bool:
+def calm(*logs: Tensor, limit: float = CALM) -> bool:
     """Whether exponentials and their products fit float32 as they are. -inf is a plain zero."""
     reach = 0.0
     for log in logs:
@@ -83,7 +84,7 @@ def calm(*logs: Tensor) -> bool:
         if low == -math.inf:
             low = float(log.masked_fill(log == -math.inf, 0.0).amin())
         reach += max(-low, high, 0.0) if low == low else math.nan
-    return reach <= CALM  # NaN is not
+    return reach <= limit  # NaN is not
 
 
 def segments(logs: Logs | None, T: int, size: int, chunk: int) -> Iterator[Segment]:
@@ -126,8 +127,8 @@ def segments(logs: Logs | None, T: int, size: int, chunk: int) -> Iterator[Segme
 
 def room_for_states(N: int, T: int, M: int, chunk: int) -> int:
     """At least as many as `segments` gives where nothing is halved; also of symbolic sizes."""
-    size = torch.sym_max(chunk, SEGMENT // (N * M) // chunk * chunk)
-    return (T + size - 1) // size + 1  # type: ignore[no-any-return]
+    size: int = torch.sym_max(chunk, SEGMENT // (N * M) // chunk * chunk)  # type: ignore[no-untyped-call]
+    return (T + size - 1) // size + 1
 
 
 class Walk:
@@ -145,6 +146,7 @@ class Walk:
         self.C = values.shape[-1]
         self.width = self.C + int(normalise)
         self.like = values
+        self.lengths: Tensor | None = None
 
     def logs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         query_log, key_log, offset, directions = self.given[3:]
@@ -152,18 +154,26 @@ class Walk:
         query, key = query_log[:, start:stop], key_log[:, start:stop]
         if directions is None:
             return query, key
-        half = length(key).square_().mul_(self.square / 2)
+        half = self.key_length()[:, start:stop].square().mul_(self.square / 2)
         if offset is not None:
             half += offset[:, start:stop]
         turn = directions.mT.expand(self.N, -1, -1)
         return torch.bmm(query, turn), torch.bmm(key, turn).sub_(half)
+
+    def key_length(self) -> Tensor:
+        """(N,T,1), made once."""
+        if self.lengths is None:
+            assert self.given.key_log is not None
+            self.lengths = length(self.given.key_log)
+        return self.lengths
 
     def surely_calm(self) -> bool:
         """What lengths alone promise of products with directions: |w.x| <= |w| |x|."""
         query_log, key_log, _, directions = self.given[3:]
         if directions is None or query_log is None or key_log is None:
             return False
-        turn, query, key = (float(length(x).amax()) for x in (directions, query_log, key_log))
+        lengths = (length(directions), length(query_log), self.key_length())
+        turn, query, key = (float(x.amax()) for x in lengths)
         return turn * (query + key) + self.square / 2 * key**2 <= CALM
 
     def segments(self, plain: bool = False) -> Iterator[Segment]:
@@ -296,7 +306,8 @@ class Walk:
     ) -> list[Tensor]:
         """The gradients of a, b, c, query_log and key_log; absent ones are empty."""
         results = [
-            self.like.new_empty(0) if x is None else by_position(x, *x.shape) for x in self.given[:5]
+            self.like.new_empty(0) if x is None else by_position(x, *x.shape)
+            for x in self.given[:5]
         ]
         if self.channels and self.given.query_log is not None:
             self.put(results[3], slice(None), gradient * out)
@@ -306,7 +317,9 @@ class Walk:
             gradient = gradient.div_(mass)
             if bool((mass == 0).any()):
                 gradient.masked_fill_(mass == 0, 0.0)
-        begin = list(zip(self.segments(plain=True), states)) if known else self.walk_again()
+        # There is room for more states than segments.
+        plain = zip(self.segments(plain=True), states, strict=False)
+        begin = list(plain) if known else self.walk_again()
         later, top = torch.zeros_like(begin[0][1]), begin[-1][0].top
         for segment, state in reversed(begin):
             later = self.carry(later, segment.top, top)

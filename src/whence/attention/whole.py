@@ -10,13 +10,14 @@ causal. An opaque operator of torch, as there.
 Shape letters: N batch times heads, T queries, S keys, d head width, M features, C channels.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.attention.walk import FLOOR, SEGMENT, by_position, calm, length, with_ones
+from whence.attention.walk import CALM, FLOOR, SEGMENT, by_position, calm, length, with_ones
 
 
 def whole_attention(
@@ -42,18 +43,27 @@ def whole_attention(
     return result
 
 
-class _Features:
+def hide(padding: Tensor | None, keys: Tensor) -> Tensor | None:
+    """What is subtracted from the logarithms of keys (B,H,S,d): infinite for padded ones."""
+    if padding is None:
+        return None
+    zero = torch.zeros((), dtype=keys.dtype, device=keys.device)
+    return torch.where(padding, zero, math.inf)[:, None, :, None].expand(*keys.shape[:3], 1)
+
+
+class Exponentials:
     """The features of one call, a window of positions at a time.
 
     As in the causal scan, references are subtracted only from the first logarithms on that need
     them: `top` (N,1,M) is the maximum of each feature's key logarithms, or None for zero.
+    Directions are (M,d), or (N,M,d) where every head has its own.
     """
 
     def __init__(
         self, keys: Tensor, directions: Tensor, square: float, offset: Tensor | None
     ) -> None:
         self.keys, self.directions, self.square, self.offset = keys, directions, square, offset
-        self.N, self.M = keys.shape[0], directions.shape[0]
+        self.N, self.M = keys.shape[0], directions.shape[-2]
         self.top: Tensor | None = None
 
     def windows(self, length: int) -> Iterator[slice]:
@@ -63,16 +73,16 @@ class _Features:
 
     def key_logs(self, window: slice) -> Tensor:
         keys = self.keys[:, window]
-        half = length(keys).square_().mul_(self.square / 2)
-        if self.offset is not None:
-            half += self.offset[:, window]
-        return (keys @ self.directions.mT).sub_(half)
+        logs = keys @ self.directions.mT
+        if self.square:
+            logs -= length(keys).square_().mul_(self.square / 2)
+        return logs if self.offset is None else logs.sub_(self.offset[:, window])
 
     def read_keys(self, window: slice, state: Tensor) -> Tensor:
         """The features of further keys; `state` is made relative to the new reference."""
         logs = self.key_logs(window)
         if self.top is None:
-            if calm(logs):
+            if calm(logs, limit=CALM / 2):
                 return logs.exp_()
             self.top = logs.new_full((self.N, 1, self.M), 0.0 if window.start else FLOOR)
         before, self.top = self.top, torch.maximum(self.top, logs.amax(1, keepdim=True))
@@ -85,7 +95,7 @@ class _Features:
 
     def read_queries(self, queries: Tensor, window: slice) -> Tensor:
         logs = queries[:, window] @ self.directions.mT
-        if self.top is None and calm(logs):
+        if self.top is None and calm(logs, limit=CALM / 2):
             return logs.exp_()
         if self.top is not None:
             logs += self.top
@@ -106,7 +116,7 @@ def _attend(
     N, M, C = queries.shape[0], directions.shape[0], values.shape[2]
     out = by_position(values, N, queries.shape[1], C)
     mass = values.new_empty(N, queries.shape[1], 1)
-    features = _Features(keys, directions, square, offset)
+    features = Exponentials(keys, directions, square, offset)
     with torch.autocast(values.device.type, enabled=False):
         state = values.new_zeros(N, M, C + 1)
         for window in features.windows(keys.shape[1]):
@@ -139,7 +149,7 @@ def _attend_backward(
     C = values.shape[2]
     to_queries, to_keys, to_values = (by_position(x, *x.shape) for x in (queries, keys, values))
     to_state = torch.zeros_like(state)
-    features = _Features(keys, directions, square, offset)
+    features = Exponentials(keys, directions, square, offset)
     features.top = top if bool(top.any()) else None
     with torch.autocast(values.device.type, enabled=False):
         # The row sum is one more channel, whose gradient is -(gradient . out).
