@@ -3,10 +3,13 @@
 8 heads of 32, batch 1, 128 features / projected positions / latents, blocks of 64 with 2 global,
 3 window and 3 random; float32, two threads. Peers come from PyPI into `.bench/` (once). Layers are
 measured in turns in processes of their own, medians over rounds; `ratio` is how much faster the
-causal performer is than performer-pytorch at T = 4096, forward + backward.
+causal performer's core (no projections) is than performer-pytorch's, T = 4096, forward + backward.
 
     python benchmarks/attention.py [--json] [--quick] [--only performer bigbird ...]
     python benchmarks/attention.py --parts memory
+    python benchmarks/attention.py --docs        # measures, then writes the tables of the document
+
+What was measured is kept part by part in `.bench/attention.json`, from which `--docs` writes.
 """
 
 from __future__ import annotations
@@ -23,11 +26,16 @@ from pathlib import Path
 from typing import Any
 
 import attention_environment
-from attention_table import print_tables
+from attention_table import all_tables, write_document
 from contest import HERE, ROOT, Row, machine
 
+KEPT = attention_environment.environment.FOLDER / "attention.json"
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-GROUPS = {
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "performer core": {
+        "whence performer, core": ("performer-pytorch, core",),
+        "whence performer, core, both ways": ("performer-pytorch, core, both ways",),
+    },
     "softmax": {
         "whence softmax": ("torch sdpa", "x-transformers"),
         "whence rope": ("torch sdpa + rope", "x-transformers + rope"),
@@ -49,8 +57,10 @@ GROUPS = {
         "whence perceiver, both ways": ("perceiver-pytorch, both ways",),
     },
 }
-EXACT = "torch sdpa"
-PARTS = ("time", "memory", "error")
+PARTS = ("memory", "time", "fine", "compiled", "error")
+# Softmax and rope against the bare product, single calls in turns: (length, rounds).
+FINE = ((256, 201), (1024, 101), (4096, 15))
+COMPILED = (1024, 4096)
 
 
 class Bench:
@@ -80,40 +90,81 @@ class Bench:
             row.close()
 
 
+def exact(group: str) -> str:
+    return "torch sdpa, core" if "core" in group else "torch sdpa"
+
+
 def layers_of(group: str) -> list[str]:
-    names = [EXACT]
+    names = [exact(group)]
     for ours, peers in GROUPS[group].items():
         names += [name for name in (ours, *peers) if name not in names]
     return names
 
 
-def times(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def in_turns(
+    bench: Bench, names: list[str], rounds: int, slice_: float, **request: Any
+) -> dict[str, list[float]]:
+    """Seconds a call of every layer, round by round; every other round in reverse order."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            found[name].append(bench.ask(name, seconds=slice_, **request)["seconds"])
+    bench.forget()
+    return found
+
+
+def times(
+    bench: Bench, arguments: argparse.Namespace, lengths: list[int], compiled: bool = False
+) -> list[dict[str, Any]]:
     """One row for each layer, length and mode; all layers of a length take turns."""
     rows = []
     names = list(dict.fromkeys(name for group in arguments.only for name in layers_of(group)))
-    for length in arguments.lengths:
+    if compiled:  # ours and the baseline: compiling the peers as well would take an hour
+        names = [name for name in names if name.startswith(("whence", "torch"))]
+    for length in lengths:
         for backward in (False, True):
-            found: dict[str, list[float]] = {name: [] for name in names}
-            request = {"length": length, "backward": backward, "compiled": arguments.compiled}
-            rounds = arguments.rounds if length < 8192 else min(3, arguments.rounds)
-            for number in range(rounds):
-                for name in names if number % 2 == 0 else reversed(names):
-                    answer = bench.ask(name, seconds=arguments.slice, **request)
-                    found[name].append(answer["seconds"])
-            for group in arguments.only:
-                for name in layers_of(group):
-                    rows.append(
-                        {
-                            "group": group,
-                            "layer": name,
-                            "length": length,
-                            "backward": backward,
-                            "milliseconds": round(statistics.median(found[name]) * 1e3, 3),
-                            "rounds": [round(seconds * 1e3, 3) for seconds in found[name]],
-                        }
-                    )
-            bench.forget()
+            few = {8192: 3, 16384: 2}.get(length, arguments.rounds)
+            request = {"length": length, "backward": backward, "compiled": compiled}
+            few = min(few, arguments.rounds)
+            found = in_turns(bench, names, few, arguments.slice, **request)
+            rows += [
+                {
+                    "group": group,
+                    "layer": name,
+                    "length": length,
+                    "backward": backward,
+                    "milliseconds": round(statistics.median(found[name]) * 1e3, 3),
+                    "rounds": [round(seconds * 1e3, 3) for seconds in found[name]],
+                }
+                for group in arguments.only
+                for name in layers_of(group)
+                if name in found
+            ]
         print(f"length {length} done", file=sys.stderr)
+    return rows
+
+
+def fine(bench: Bench, quick: bool) -> list[dict[str, Any]]:
+    """Our softmax and rope over the bare products: quartiles of the ratio of neighbours in time."""
+    rows = []
+    for length, rounds in FINE:
+        for backward in (False, True):
+            for ours, (bare, *_) in GROUPS["softmax"].items():
+                request = {"length": length, "backward": backward}
+                few = rounds // 8 if quick else rounds
+                found = in_turns(bench, [bare, ours], few, 0, **request)
+                ratios = [b / a for a, b in zip(found[ours], found[bare], strict=True)][1:]
+                low, middle, high = statistics.quantiles(ratios, n=4)
+                rows.append(
+                    {
+                        "layer": ours,
+                        "bare": bare,
+                        "length": length,
+                        "backward": backward,
+                        "rounds": len(ratios),
+                        "times_faster": [round(x, 3) for x in (low, middle, high)],
+                    }
+                )
     return rows
 
 
@@ -176,13 +227,14 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (group, layer, backward), times in found.items():
         if layer not in GROUPS[group]:
             continue
-        points, exact = medians((group, layer, backward)), medians((group, EXACT, backward))
+        points = medians((group, layer, backward))
+        reference = medians((group, exact(group), backward))
         ratios = {}
         for peer in GROUPS[group][layer]:
             theirs = found[group, peer, backward]
             # Of neighbours in time, so that a drift of the machine cancels.
             ratios[peer] = {
-                length: round(
+                str(length): round(
                     statistics.median(b / a for a, b in zip(times[length], other, strict=True)), 3
                 )
                 for length, other in theirs.items()
@@ -192,37 +244,43 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "layer": layer,
                 "backward": backward,
                 "exponent": exponent(points),
-                "crossover": crossover(points, exact),
+                "crossover": crossover(points, reference),
                 "times_faster_than": ratios,
             }
         )
     return results
 
 
+def keep(result: dict[str, Any]) -> dict[str, Any]:
+    """Add what was measured now to what was measured before, part by part."""
+    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept.update(result)
+    KEPT.write_text(json.dumps(kept))
+    return kept
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="two minutes: fewer, shorter, rounds")
+    parser.add_argument("--quick", action="store_true", help="a minute: fewer, shorter rounds")
+    parser.add_argument("--docs", action="store_true", help="write the document's tables")
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS))
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
-    parser.add_argument("--rounds", type=int, default=7, help="slices of every layer (7)")
-    parser.add_argument("--slice", type=float, default=0.06, help="seconds of a slice (0.06)")
+    parser.add_argument("--rounds", type=int, default=5, help="slices of every layer (5)")
+    parser.add_argument("--slice", type=float, default=0.05, help="seconds of a slice (0.05)")
     parser.add_argument("--threads", type=int, default=2, help="threads of every row (2)")
-    parser.add_argument(
-        "--compiled", action="store_true", help="torch.compile every layer (slow: give --lengths)"
-    )
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.rounds, arguments.slice = 3, 0.03
+        arguments.rounds, arguments.slice = 3, 0.02
         arguments.lengths = [length for length in arguments.lengths if length in (1024, 4096)]
+        arguments.parts = [part for part in arguments.parts if part in ("time", "error")]
 
     result: dict[str, Any] = {
         "benchmark": "attention",
         "machine": machine(),
         "threads": arguments.threads,
         "rounds": arguments.rounds,
-        "compiled": arguments.compiled,
     }
     with tempfile.TemporaryDirectory() as name:
         # Memory first: these processes have computed nothing yet when they are forked.
@@ -230,21 +288,28 @@ def main() -> None:
         try:
             if "memory" in arguments.parts:
                 result["memory"] = [r for g in arguments.only for r in memory(bench, g, arguments)]
-            result["moved"] = leaks(bench, arguments.only)
+            if arguments.parts:
+                result["moved"] = leaks(bench, arguments.only)
             if "time" in arguments.parts:
-                result["rows"] = times(bench, arguments)
+                result["rows"] = times(bench, arguments, arguments.lengths)
                 result["conclusions"] = conclude(result["rows"])
+            if "fine" in arguments.parts and "softmax" in arguments.only:
+                result["fine"] = fine(bench, arguments.quick)
+            if "compiled" in arguments.parts:
+                lengths = [length for length in COMPILED if length in arguments.lengths]
+                result["compiled"] = times(bench, arguments, lengths, compiled=True)
         finally:
             bench.close()
     if "error" in arguments.parts and "performer" in arguments.only:
-        result["error"] = error(10 if arguments.quick else 40)
+        result["error"] = error(10 if arguments.quick else 100)
     for row in result.get("conclusions", []):
-        if row["layer"] == "whence performer" and row["backward"]:
-            result["ratio"] = row["times_faster_than"]["performer-pytorch"].get(4096)
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        print_tables(result)
+        if row["layer"] == "whence performer, core" and row["backward"]:
+            result["ratio"] = row["times_faster_than"]["performer-pytorch, core"].get("4096")
+    if not arguments.quick:
+        result = keep(result)
+    if arguments.docs:
+        write_document(result, ROOT / "docs" / "benchmarks-attention.md")
+    print(json.dumps(result) if arguments.json else all_tables(result))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Prints what `attention.py` found, as Markdown tables that can be pasted into a document."""
+"""What `attention.py` found, as Markdown tables, printed or written into the document."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # A float32 sum taken in another order moves by 1e-6; a leak is larger by orders of magnitude.
 ROUNDING = 1e-4
+Result = dict[str, Any]
 
 
-def table(head: list[str], rows: list[list[str]]) -> None:
-    print("| " + " | ".join(head) + " |")
-    print("|---" + "|---:" * (len(head) - 1) + "|")
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-    print()
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
 def number(value: float | None) -> str:
@@ -26,57 +26,121 @@ def label(layer: str, moved: dict[str, float]) -> str:
     return f"{layer} (leaks)" if moved.get(layer, 0.0) > ROUNDING else layer
 
 
-def lengths_of(rows: list[dict[str, Any]]) -> list[int]:
-    return sorted({row["length"] for row in rows})
+def mode(row: Result) -> str:
+    return "fwd+bwd" if row["backward"] else "fwd"
 
 
-def print_measured(rows: list[dict[str, Any]], what: str, moved: dict[str, float]) -> None:
-    lengths = lengths_of(rows)
+def measured(rows: list[Result], what: str, moved: dict[str, float]) -> str:
+    """One table for each group: layers down, lengths across."""
+    lengths = sorted({row["length"] for row in rows})
     lines: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows:
         lines.setdefault((row["group"], row["layer"]), {})[row["length"]] = row[what]
+    tables = []
     for group in dict.fromkeys(group for group, _ in lines):
         body = [
             [label(layer, moved), *(number(line.get(length)) for length in lengths)]
             for (owner, layer), line in lines.items()
             if owner == group
         ]
-        table([group, *map(str, lengths)], body)
+        tables.append(table([group, *map(str, lengths)], body))
+    return "\n".join(tables)
 
 
-def print_tables(result: dict[str, Any]) -> None:
-    moved = result.get("moved", {})
-    print(f"{result['machine']}, {result['threads']} threads, compiled: {result['compiled']}\n")
-    if "rows" in result:
-        for backward, title in ((False, "Forward"), (True, "Forward + backward")):
-            rows = [row for row in result["rows"] if row["backward"] == backward]
-            print(f"{title}, milliseconds a call, median of rounds\n")
-            print_measured(rows, "milliseconds", moved)
-        lengths = lengths_of(result["rows"])
-        print("Times faster than the peer; exponent over T >= 2048; crossover with torch sdpa\n")
-        body = []
-        for row in result["conclusions"]:
-            for peer, ratios in row["times_faster_than"].items():
-                mode = "fwd+bwd" if row["backward"] else "fwd"
-                cells = [number(ratios.get(length)) for length in lengths]
-                exponent = "" if row["exponent"] is None else str(row["exponent"])
-                tail = [exponent, str(row["crossover"] or "none")]
-                body.append([f"{row['layer']} / {label(peer, moved)}, {mode}", *cells, *tail])
-        table(["layer / peer", *map(str, lengths), "exponent", "crossover"], body)
-    if "memory" in result:
-        print("Peak memory of forward + backward in a fresh process, MB\n")
-        print_measured(result["memory"], "megabytes", moved)
-    if moved:
-        print("Causality: outputs before the last position, moved by a tenfold last input\n")
-        body = [
-            [name, f"{value:.1e}", "leaks" if value > ROUNDING else "causal"]
-            for name, value in moved.items()
-        ]
-        table(["layer", "largest move / largest output", "verdict"], body)
-    if "error" in result:
-        print("Performer against exact causal attention, 128 features\n")
-        names = list(result["error"][0])
-        body = [[str(row[name]) for name in names] for row in result["error"]]
-        table(names, body)
+def forward(result: Result) -> str:
+    rows = [row for row in result["rows"] if not row["backward"]]
+    return measured(rows, "milliseconds", result["moved"])
+
+
+def backward(result: Result) -> str:
+    rows = [row for row in result["rows"] if row["backward"]]
+    return measured(rows, "milliseconds", result["moved"])
+
+
+def ratios(result: Result) -> str:
+    lengths = sorted({row["length"] for row in result["rows"]})
+    body = []
+    for row in result["conclusions"]:
+        for peer, found in row["times_faster_than"].items():
+            cells = [number(found.get(str(length))) for length in lengths]
+            body.append([f"{row['layer']} / {label(peer, result['moved'])}, {mode(row)}", *cells])
+    return table(["layer / peer", *map(str, lengths)], body)
+
+
+def scaling(result: Result) -> str:
+    body = []
+    for row in result["conclusions"]:
+        exponent = "" if row["exponent"] is None else str(row["exponent"])
+        body.append([f"{row['layer']}, {mode(row)}", exponent, str(row["crossover"] or "none")])
+    return table(["layer", "exponent, T >= 2048", "faster than torch sdpa from T ="], body)
+
+
+def fine(result: Result) -> str:
+    body = [
+        [f"{row['layer']} / {row['bare']}, {mode(row)}", str(row["length"]), str(row["rounds"])]
+        + [f"{value:.3f}" for value in row["times_faster"]]
+        for row in result["fine"]
+    ]
+    return table(["layer / bare", "T", "pairs", "lower quartile", "median", "upper quartile"], body)
+
+
+def compiled(result: Result) -> str:
+    eager = {(r["layer"], r["length"], r["backward"]): r["milliseconds"] for r in result["rows"]}
+    body: dict[tuple[str, int, bool], list[str]] = {}
+    for row in result["compiled"]:
+        key = (row["layer"], row["length"], row["backward"])
+        cells = [number(eager.get(key)), number(row["milliseconds"])]
+        body[key] = [f"{row['layer']}, {mode(row)}", str(row["length"]), *cells]
+    return table(["layer", "T", "eager, ms", "compiled, ms"], list(body.values()))
+
+
+def memory(result: Result) -> str:
+    return measured(result["memory"], "megabytes", result["moved"])
+
+
+def causality(result: Result) -> str:
+    body = [
+        [name, f"{value:.1e}", "leaks" if value > ROUNDING else "causal"]
+        for name, value in result["moved"].items()
+    ]
+    return table(["layer", "largest move / largest output", "verdict"], body)
+
+
+def error(result: Result) -> str:
+    names = list(result["error"][0])
+    return table(names, [[str(row[name]) for name in names] for row in result["error"]])
+
+
+# marker in the document: (what of the result it needs, title, table)
+TABLES: dict[str, tuple[str, str, Callable[[Result], str]]] = {
+    "forward": ("rows", "Forward, milliseconds a call, median of rounds", forward),
+    "backward": ("rows", "Forward + backward, milliseconds a call, median of rounds", backward),
+    "ratios": ("rows", "Times faster than the peer (below one: slower)", ratios),
+    "scaling": ("rows", "Exponents and crossover with torch's exact attention", scaling),
+    "fine": ("fine", "Softmax and rope against the bare products: times faster", fine),
+    "compiled": ("compiled", "Compiled beside eager", compiled),
+    "memory": ("memory", "Peak memory of forward + backward in a fresh process, MB", memory),
+    "causality": ("moved", "Outputs before a tenfold last input: how far they move", causality),
+    "error": ("error", "Performer against exact causal attention, 128 features", error),
+}
+
+
+def all_tables(result: Result) -> str:
+    parts = [f"{result['machine']}, {result['threads']} threads\n"]
+    for needed, title, draw in TABLES.values():
+        if needed in result and (needed != "compiled" or "rows" in result):
+            parts.append(f"{title}\n\n{draw(result)}")
     if result.get("ratio") is not None:
-        print(f"ratio {result['ratio']}")
+        parts.append(f"ratio {result['ratio']}")
+    return "\n".join(parts)
+
+
+def write_document(result: Result, path: Path) -> None:
+    """Every table between its markers; the words around them are written by hand."""
+    text = path.read_text(encoding="utf-8")
+    for name, (needed, _, draw) in TABLES.items():
+        if needed in result:
+            begin, rest = text.split(f"<!-- {name} -->\n", 1)
+            _, after = rest.split("<!-- end -->", 1)
+            text = f"{begin}<!-- {name} -->\n{draw(result)}<!-- end -->{after}"
+    path.write_text(text, encoding="utf-8")

@@ -49,6 +49,38 @@ class Bare(nn.Module):
         return torch.view_as_real(pairs * turn).flatten(-2)
 
 
+class Core(nn.Module):
+    """Attention itself, queries, keys and values (1,H,T,d) being given: no projections."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.function(q, k, v)
+
+
+def sdpa_core(T: int) -> nn.Module:
+    return Core(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+def whence_core(causal: bool) -> Callable[[int], nn.Module]:
+    def build(T: int) -> nn.Module:
+        layer = whence("performer", causal, features=FEATURES)(T)
+        return Core(lambda q, k, v: layer.mix(q, k, v, None))
+
+    return build
+
+
+def performer_pytorch_core(causal: bool) -> Callable[[int], nn.Module]:
+    def build(T: int) -> nn.Module:
+        from performer_pytorch import FastAttention
+
+        return Core(FastAttention(HEAD, FEATURES, causal=causal))
+
+    return build
+
+
 def whence(mechanism: str, causal: bool, **options: Any) -> Callable[[int], nn.Module]:
     def build(T: int) -> nn.Module:
         from whence.attention import MECHANISMS
@@ -184,6 +216,11 @@ LAYERS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "whence bigbird, both ways": ("whence", whence("bigbird", False, **GRAPH)),
     "whence perceiver": ("whence", whence("perceiver", True, latents=FEATURES)),
     "whence perceiver, both ways": ("whence", whence("perceiver", False, latents=FEATURES)),
+    "torch sdpa, core": ("whence", sdpa_core),
+    "whence performer, core": ("whence", whence_core(True)),
+    "whence performer, core, both ways": ("whence", whence_core(False)),
+    "performer-pytorch, core": ("peers", performer_pytorch_core(True)),
+    "performer-pytorch, core, both ways": ("peers", performer_pytorch_core(False)),
     "performer-pytorch": ("peers", performer_pytorch(True)),
     "performer-pytorch, both ways": ("peers", performer_pytorch(False)),
     "linformer, both ways": ("peers", linformer),
@@ -194,3 +231,9 @@ LAYERS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "x-transformers": ("peers", XTransformers),
     "x-transformers + rope": ("peers", lambda T: XTransformers(T, rope=True)),
 }
+
+
+def inputs_of(layer: str, T: int) -> list[Tensor]:
+    """Standard normal: q, k and v of a core, x of a layer. Positions are the last but one."""
+    shape = (1, HEADS, T, HEAD) if "core" in layer else (1, T, WIDTH)
+    return [torch.randn(shape) for _ in range(3 if "core" in layer else 1)]

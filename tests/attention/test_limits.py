@@ -54,6 +54,20 @@ def test_linformer_with_the_identity_is_softmax(form: str, causal: bool) -> None
     torch.testing.assert_close(linformer(inputs()), twin(linformer, causal)(inputs()))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("form", ["free", "averaged"])
+def test_linformer_may_project_positions_first(form: str, bias: bool) -> None:
+    """E (x W) = (E x) W, bias and padding included, for all lengths: the plain order is `mix`."""
+    linformer = make(Linformer, causal=False, form=form, projected=5, bias=bias)
+    assert not bias or linformer.qkv.bias.abs().max() > 0
+    other = inputs(2)[:, :13]
+    ends = torch.arange(13) < torch.tensor([[13], [4]])
+    for source, padding in ((None, None), (other, None), (other, ends), (inputs()[:, :1], None)):
+        x = inputs()
+        plain = linformer.project(linformer.mix(*linformer.heads_of(x, source), padding))
+        torch.testing.assert_close(linformer(x, source, padding), plain)
+
+
 def test_perceiver_with_one_latent_gives_every_position_the_same() -> None:
     y = make(Perceiver, causal=False, latents=1)(inputs())
     torch.testing.assert_close(y, y[:, :1].expand_as(y))

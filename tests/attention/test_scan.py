@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from whence.attention import MECHANISMS, blocks, laws, walk
+from whence.attention import MECHANISMS, blocks, laws, walk, whole
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
+from whence.attention.summary import summarise
 
 N, T, M, C = 2, 23, 5, 3
 
@@ -102,8 +103,13 @@ def test_scan_is_its_definition(
 @pytest.mark.parametrize(
     "name", [name for name, case in cases().items() if case.key_log is not None]
 )
-@pytest.mark.parametrize("chunk", [1, 8, 64])
-def test_scan_with_keys_that_jump(name: str, chunk: int) -> None:
+@pytest.mark.parametrize("chunk", [1, 3, 8, 64])
+@pytest.mark.parametrize("segment", [30, 1 << 19])
+def test_scan_with_keys_that_jump(
+    name: str, chunk: int, segment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In short segments the walk begins without references and takes them up on its way."""
+    monkeypatch.setattr(walk, "SEGMENT", segment)
     case = leaning(cases()[name])
     out, expected = run(case, chunk), naive(case)
     torch.testing.assert_close(out, expected)
@@ -146,6 +152,38 @@ def test_scan_without_keys_is_zero() -> None:
     hidden[0, :6] = -torch.inf
     out = run(case._replace(key_log=hidden))
     assert (out[0, :6] == 0).all() and out.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [0.5, 3.0, 40.0])
+@pytest.mark.parametrize("segment", [30, 1 << 19])
+def test_whole_attention_and_summaries_are_their_definitions(
+    size: float, segment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where exponentials would overflow, from the start or only from some position on."""
+    monkeypatch.setattr(whole, "SEGMENT", segment)
+    q, k = (draw(N, T, C, seed=seed) for seed in (0, 1))
+    q, k = (size * q).detach().requires_grad_(), k.detach().clone()
+    k[:, 9:] *= size
+    k.requires_grad_()
+    v, w = draw(N, T, 4, seed=2), draw(M, C, seed=3)
+    latents, up = draw(N, M, C, seed=4), draw(N, T, 4, seed=5).detach()
+    offset = torch.zeros(N, T, 1, dtype=torch.float64)
+    offset[0, :6] = torch.inf
+
+    def compare(found: Tensor, expected: Tensor, given: list[Tensor], up: Tensor) -> None:
+        torch.testing.assert_close(found, expected)
+        ours, theirs = (torch.autograd.grad(y, given, up) for y in (found, expected))
+        for one, two in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, two)
+
+    logs = (k @ w.detach().mT - 0.35 * k.square().sum(-1, keepdim=True)).mT
+    kernel = ((q @ w.detach().mT)[..., None] + logs[:, None]).logsumexp(2) - offset.mT
+    found = whole.whole_attention(q, k, v, w.detach(), 0.7, offset)
+    compare(found, kernel.softmax(-1) @ v, [q, k, v], up)
+    pooled, held = summarise(latents, k, v, offset)
+    weights = (latents @ k.mT - offset.mT).softmax(-1)
+    both, expected = torch.cat([pooled, held], -1), weights @ torch.cat([k, v], -1)
+    compare(both, expected, [latents, k, v], draw(N, M, C + 4, seed=6).detach())
 
 
 def test_running_mass_is_logcumsumexp() -> None:

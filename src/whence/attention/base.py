@@ -184,18 +184,21 @@ class Attention(nn.Module):
         self, x: Tensor, source: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B,H,T,d) of x, keys and values (B,H,S,d) of the source, or of x."""
+        # Taken apart along the positions, so that the gradients are put together by plain copies.
         if source is None:
-            joined = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, self.head_width)
-            queries, keys, values = joined.permute(2, 0, 3, 1, 4).unbind(0)
+            shape = (*x.shape[:2], 3, self.heads, self.head_width)
+            queries, keys, values = self.qkv(x).reshape(shape).unbind(2)  # (B,T,H,d)
         else:
             weight, bias, D = self.qkv.weight, self.qkv.bias, self.width
-            queries = self.split(F.linear(x, weight[:D], None if bias is None else bias[:D]))
+            queries = F.linear(x, weight[:D], None if bias is None else bias[:D])
+            queries = queries.reshape(*x.shape[:2], self.heads, self.head_width)
             joined = F.linear(source, weight[D:], None if bias is None else bias[D:])
-            joined = joined.reshape(*source.shape[:2], 2, self.heads, self.head_width)
-            keys, values = joined.permute(2, 0, 3, 1, 4).unbind(0)
+            shape = (*source.shape[:2], 2, self.heads, self.head_width)
+            keys, values = joined.reshape(shape).unbind(2)
         if self.qk_norm:
             queries = F.rms_norm(queries, (self.head_width,))
             keys = F.rms_norm(keys, (self.head_width,))
+        queries, keys, values = (part.transpose(1, 2) for part in (queries, keys, values))
         if self.rotation is not None:
             queries = self.rotation(queries, positions)
             keys = self.rotation(keys, positions)
@@ -227,6 +230,18 @@ class Attention(nn.Module):
             padding = F.pad(padding, (0, T - S))
             keys, values = F.pad(keys, (0, 0, 0, T - S)), F.pad(values, (0, 0, 0, T - S))
         return keys, values, padding
+
+    def hidden_is_zero(self, values: Tensor) -> Tensor:
+        """Values without NaN: a hidden one is multiplied by a weight of zero, and 0 * NaN is NaN.
+
+        The NaN still reaches every later position, through its key. While gradients are recorded
+        the pass is saved: the loss is NaN anyway, and other rows of the batch are not touched.
+        """
+        if torch.compiler.is_compiling():
+            return values.nan_to_num(0.0, math.inf, -math.inf)  # fused into its neighbours
+        if values.requires_grad or math.isfinite(float(values.sum())):
+            return values
+        return values.nan_to_num(0.0, math.inf, -math.inf)
 
     def contain(
         self, T: int, keys: Tensor, values: Tensor

@@ -57,6 +57,7 @@ class BigBird(Softmax):
         self.block, self.window, self.random, self.leading = block, window, random, leading
         # Made from the arguments alone, so no part of a checkpoint.
         self.register_buffer("neighbours", self.draw_graph(), persistent=False)
+        self.dense = self.count_dense()
 
     def draw_graph(self) -> Tensor:
         """(H, blocks, chosen): the blocks seen by each block, its own first, -1 for none."""
@@ -86,6 +87,17 @@ class BigBird(Softmax):
         table = torch.tensor([row + [-1] * (most - len(row)) for row in graph])
         return table.view(self.heads, blocks, most)
 
+    def count_dense(self) -> int:
+        """Texts of up to so many blocks are seen whole: the graph leaves nothing out of them."""
+        most = self.neighbours.shape[2]
+        for blocks in range(1, min(most, self.neighbours.shape[1]) + 1):
+            rows = self.neighbours[:, self.leading if not self.causal else 0 : blocks]
+            seen = ((rows >= 0) & (rows < blocks)).sum(2)
+            wanted = torch.arange(1, blocks + 1) if self.causal else torch.tensor(blocks)
+            if bool((seen < wanted).any()):
+                return blocks - 1
+        return blocks
+
     def options(self) -> dict[str, Any]:
         return {
             "block": self.block,
@@ -101,9 +113,13 @@ class BigBird(Softmax):
         T, P = queries.shape[2], self.block
         if self.causal:
             keys, values, padding = self.align(T, keys, values, padding)
-            # As in softmax: a hidden NaN must not be multiplied by zero.
-            values = values.nan_to_num(0.0, math.inf, -math.inf)
+            values = self.hidden_is_zero(values)
         S = keys.shape[2]
+        if max(T, S) <= self.dense * P:
+            mask = None if padding is None else self.visible(T, S, padding, keys.device)
+            return F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, is_causal=self.causal and mask is None
+            )
         everything = 0 if self.causal else min(self.leading * P, T)
         heads = [self.see_all(queries[:, :, :everything], keys, values, padding)]
         if everything < T:

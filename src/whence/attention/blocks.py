@@ -5,7 +5,8 @@ K chosen blocks of keys per block of queries.
 
 Blocks of queries are taken a few at a time: their keys are gathered, and scores, softmax and
 mixture are made while they are in the processor's cache. The gradient repeats this instead of
-keeping the T x K P weights, so memory is that of the inputs. An opaque operator, as in `scan.py`.
+keeping the T x K P weights, from the logarithm of each row's sum, so memory is that of the inputs.
+An opaque operator, as in `scan.py`.
 """
 
 import math
@@ -15,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Numbers of the scores that are held at a time.
-HELD = 1 << 20
+from whence.attention.walk import FLOOR
+
+# Numbers of the scores that are held at a time: two megabytes of float32, a few times over.
+HELD = 1 << 19
 
 
 def block_attention(
@@ -34,7 +37,8 @@ def block_attention(
     neighbours: the blocks of keys that a block of queries sees, -1 for none. With `diagonal` the
     first of them is the queries' own, of which position i sees j <= i. padding (B,.): True is real.
     """
-    result: Tensor = _attend(queries, keys, values, neighbours, padding, block, diagonal)
+    out, _ = _attend(queries, keys, values, neighbours, padding, block, diagonal)
+    result: Tensor = out
     return result
 
 
@@ -77,45 +81,54 @@ class _Tiles:
         v = self.values.index_select(0, rows).view(-1, self.K * self.P, self.c)
         return q, k, v, rows
 
-    def weigh(self, q: Tensor, k: Tensor, group: slice) -> Tensor:
-        """Softmax of the scores (N,P,K P); a query that sees nothing has weights of zero."""
+    def scores(self, q: Tensor, k: Tensor, group: slice) -> Tensor:
+        """(N,P,K P), -inf where a query does not see a key."""
         scores = torch.bmm(q, k.mT)
         if self.diagonal:
             scores[..., : self.P].masked_fill_(self.hidden_later, -math.inf)
         chosen = self.neighbours[:, group]
         shape = (self.B, self.H, -1, self.P, self.K, self.P)
-        blind = False
         if bool((chosen < 0).any()):
             scores.view(shape).masked_fill_((chosen < 0)[None, :, :, None, :, None], -math.inf)
-            blind = not self.diagonal
         if self.padding is not None:
             batch = torch.arange(self.B, device=q.device).view(-1, 1, 1, 1)
             real = self.padding[batch, chosen.clamp(min=0)]  # (B,H,Q',K,P)
             scores.view(shape).masked_fill_(~real[:, :, :, None], -math.inf)
-            blind = True
-        if not blind:
-            return scores.softmax(-1)
-        nothing = scores.amax(-1, keepdim=True) == -math.inf
-        return scores.softmax(-1).masked_fill_(nothing, 0.0)
+        return scores
 
-    def forward(self) -> Tensor:
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """The outputs, and the logarithm of each row's sum of exponentials."""
         out = self.queries.new_empty(self.B, self.H, self.Q, self.P, self.c)
+        mass = self.queries.new_empty(self.B, self.H, self.Q, self.P, 1)
         for group in self.groups():
             q, k, v, _ = self.gather(group)
-            mixed = torch.bmm(self.weigh(q, k, group), v)
+            scores = self.scores(q, k, group)
+            top = scores.amax(-1, keepdim=True).clamp_(min=FLOOR)
+            weights = scores.sub_(top).exp_()
+            # At least one, that of the largest score, unless the row sees nothing: then 0 / 1.
+            total = weights.sum(-1, keepdim=True).clamp_(min=1.0)
+            mixed = torch.bmm(weights, v).div_(total)
             out[:, :, group] = mixed.view(self.B, self.H, -1, self.P, self.c)
-        return out.flatten(2, 3)
+            mass[:, :, group] = total.log_().add_(top).view(self.B, self.H, -1, self.P, 1)
+        return out.flatten(2, 3), mass.flatten(2, 3)
 
-    def backward(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gradient = gradient.view(self.B, self.H, self.Q, self.P, self.c)
+    def backward(
+        self, gradient: Tensor, out: Tensor, mass: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        shape = (self.B, self.H, self.Q, self.P, -1)
+        # What the softmax takes out of every row's gradient: gradient . out.
+        common = (gradient * out).sum(-1, keepdim=True).view(shape)
+        gradient, mass = gradient.view(shape), mass.view(shape)
         dq = torch.empty_like(self.queries)
         dk, dv = torch.zeros_like(self.keys), torch.zeros_like(self.values)
         for group in self.groups():
             q, k, v, rows = self.gather(group)
-            p = self.weigh(q, k, group)
-            up = gradient[:, :, group].reshape(-1, self.P, self.c)
-            dv.index_add_(0, rows, torch.bmm(p.mT, up).view(-1, self.P * self.c))
-            raw = torch._softmax_backward_data(torch.bmm(up, v.mT), p, -1, p.dtype)
+            up, less, level = (
+                x[:, :, group].reshape(-1, self.P, x.shape[-1]) for x in (gradient, common, mass)
+            )
+            weights = self.scores(q, k, group).sub_(level).exp_()
+            dv.index_add_(0, rows, torch.bmm(weights.mT, up).view(-1, self.P * self.c))
+            raw = torch.bmm(up, v.mT).sub_(less).mul_(weights)
             dk.index_add_(0, rows, torch.bmm(raw.mT, q).view(-1, self.P * self.d))
             to_q = torch.bmm(raw, k).mul_(self.scale)
             dq[:, :, group] = to_q.view(self.B, self.H, -1, self.P, self.d)
@@ -132,13 +145,15 @@ def _attend(
     padding: Tensor | None,
     block: int,
     diagonal: bool,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     return _Tiles(queries, keys, values, neighbours, padding, block, diagonal).forward()
 
 
 @torch.library.custom_op("whence::block_attention_backward", mutates_args=())
 def _attend_backward(
     gradient: Tensor,
+    out: Tensor,
+    mass: Tensor,
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -148,7 +163,7 @@ def _attend_backward(
     diagonal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     tiles = _Tiles(queries, keys, values, neighbours, padding, block, diagonal)
-    return tiles.backward(gradient.contiguous())
+    return tiles.backward(gradient.contiguous(), out, mass)
 
 
 @_attend.register_fake
@@ -160,13 +175,16 @@ def _(
     padding: Tensor | None,
     block: int,
     diagonal: bool,
-) -> Tensor:
-    return queries.new_empty(*queries.shape[:3], values.shape[-1])
+) -> tuple[Tensor, Tensor]:
+    rows = queries.shape[:3]
+    return queries.new_empty(*rows, values.shape[-1]), queries.new_empty(*rows, 1)
 
 
 @_attend_backward.register_fake
 def _(
     gradient: Tensor,
+    out: Tensor,
+    mass: Tensor,
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -182,12 +200,13 @@ def _(
     )
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5])
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output, *inputs[:5])
     ctx.settings = inputs[5:]
+    ctx.mark_non_differentiable(output[1])
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+def _gradients(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]:
     results = _attend_backward(gradient, *ctx.saved_tensors, *ctx.settings)
     return (*results, None, None, None, None)
 

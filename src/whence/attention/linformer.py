@@ -11,6 +11,10 @@ arXiv:2110.02488): at time t slot i holds
 
 and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan. A slot
 whose column of E has been exactly zero (averaged: -inf) so far is empty and gets no weight.
+
+Without a mask E (x W) = (E x) W: the positions are projected first, and W_k and W_v see m rows
+instead of T, which saves half of the layer's large products. Rotary positions, normed keys and a
+projection per head do not commute with W, and take the plain order.
 """
 
 import math
@@ -87,19 +91,49 @@ class Linformer(Attention):
             found = [x.masked_fill(~padding[:, None, :, None], nothing) for x in found]
         return found[0], found[-1]
 
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        if self.causal or self.per_head or self.qk_norm or self.rotation is not None:
+            return super().forward(x, source, padding)
+        self.check(x, source, padding)
+        about, D = x if source is None else source, self.width
+        weights = torch.split(self.qkv.weight, D)
+        biases = [None] * 3 if self.qkv.bias is None else torch.split(self.qkv.bias, D)
+        to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
+        queries = self.split(F.linear(x, weights[0], biases[0]))
+        keys = self.split(pool_first(to_keys[:, 0], about, weights[1], biases[1]))
+        values = self.split(pool_first(to_values[:, 0], about, weights[2], biases[2]))
+        return self.project(self.look_up(queries, keys, values, hidden))
+
+    def pooling(self, S: int, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Without a mask: E, F (1 or B, 1 or H, S, m) and what hides empty slots, if there are."""
+        to_keys, to_values = self.slots(S, padding)
+        hidden = None
+        # Mostly the first position fills all slots, and nobody has to look at the others.
+        if torch.compiler.is_compiling() or not bool(self.filled(to_keys[:, :, 0]).all()):
+            hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
+        if self.form == "averaged":
+            to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
+            if padding is not None:
+                to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
+        return to_keys, to_values, hidden
+
+    def look_up(
+        self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None
+    ) -> Tensor:
+        """Attention to the slots' keys and values (B,H,m,d)."""
+        if self.training and self.dropout:
+            scores = queries @ keys.mT * self.head_width**-0.5
+            return self.attend(scores, hidden) @ values
+        # Torch's kernel never writes the weights out.
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=hidden)
+
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         T, scale = queries.shape[2], self.head_width**-0.5
         if not self.causal:
-            to_keys, to_values = self.slots(keys.shape[2], padding)
-            hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
-            if self.form == "averaged":
-                to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
-                if padding is not None:
-                    to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
-            keys, values = pool(to_keys, keys), pool(to_values, values)
-            if not (self.training and self.dropout):  # torch's kernel never writes the weights out
-                return F.scaled_dot_product_attention(queries, keys, values, attn_mask=hidden)
-            return self.attend(queries @ keys.mT * scale, hidden) @ values
+            to_keys, to_values, hidden = self.pooling(keys.shape[2], padding)
+            return self.look_up(queries, pool(to_keys, keys), pool(to_values, values), hidden)
         keys, values, padding = self.align(T, keys, values, padding)
         to_keys, to_values = self.slots(T, padding)
         # The first position that enters a slot fills it.
@@ -128,9 +162,10 @@ class Linformer(Attention):
         zero = torch.zeros((), dtype=self.project_keys.dtype, device=filled.device)
         return torch.where(shown, zero, -math.inf)
 
-    def attend(self, scores: Tensor, hidden: Tensor) -> Tensor:
+    def attend(self, scores: Tensor, hidden: Tensor | None) -> Tensor:
         """The weights of the slots: softmax over those that hold something."""
-        return drop((scores + hidden).softmax(-1), self.dropout, self.training)
+        shown = scores if hidden is None else scores + hidden
+        return drop(shown.softmax(-1), self.dropout, self.training)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S, scale = queries.shape[2], keys.shape[2], self.head_width**-0.5
@@ -202,3 +237,11 @@ def pool(projection: Tensor, x: Tensor) -> Tensor:
     B, H, S, c = x.shape
     joined = x.transpose(1, 2).reshape(B, S, H * c)
     return (projection[:, 0].mT @ joined).view(B, -1, H, c).transpose(1, 2)
+
+
+def pool_first(projection: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(1 or B,S,m), (B,S,D) -> (B,m,D): `projection`^T (x weight^T + bias), x projected first."""
+    pooled = projection.mT @ x
+    if bias is None:
+        return F.linear(pooled, weight)
+    return pooled @ weight.mT + projection.sum(1)[..., None] * bias

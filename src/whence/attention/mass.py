@@ -29,7 +29,11 @@ def running_logsumexp(key_log: Tensor) -> Tensor:
 
 def _segments(key_log: Tensor) -> Iterator[Segment]:
     N, T, M = key_log.shape
-    return segments(lambda start, stop: key_log[:, start:stop], T, SEGMENT // (N * M), CHUNK)
+
+    def logs(start: int, stop: int) -> tuple[Tensor, Tensor]:
+        return key_log[:, start:stop], key_log[:, start:stop]
+
+    return segments(logs, T, SEGMENT // (N * M), CHUNK)
 
 
 @torch.library.custom_op("whence::running_logsumexp", mutates_args=())
@@ -47,12 +51,13 @@ def _sum_up(key_log: Tensor) -> tuple[Tensor, bool]:
     N, _, M = key_log.shape
     seen, before = key_log.new_zeros(N, 1, M), None
     for start, stop, _, top, _ in _segments(key_log):
-        assert top is not None
-        if before is not None and before is not top:
-            seen = seen * (before - top).exp_()
-        here = (key_log[:, start:stop] - top).exp_().cumsum_(1).add_(seen)
-        seen, before = here[:, -1:], top
-        out[:, start:stop] = here.log().add_(top).clamp_(min=FLOOR)
+        here = key_log[:, start:stop]
+        if top is not None and before is not top:
+            seen = seen * (top.neg().clamp_(max=0.0) if before is None else before - top).exp_()
+        here = (here.exp() if top is None else (here - top).exp_()).cumsum_(1).add_(seen)
+        seen, before = here[:, -1:].clone(), top
+        here.log_()
+        out[:, start:stop] = (here if top is None else here.add_(top)).clamp_(min=FLOOR)
     return out, bool(seen.isfinite().all())
 
 
@@ -62,13 +67,17 @@ def _mass_backward(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
     N, _, M = key_log.shape
     asked, after = key_log.new_zeros(N, 1, M), None
     for start, stop, _, top, _ in reversed(list(_segments(key_log))):
-        assert top is not None
+        window = slice(start, stop)
         if after is not None and after is not top:
-            asked = asked * (top - after).exp_()
-        here = (top - out[:, start:stop]).exp_().mul_(gradient[:, start:stop])
+            asked = asked * (after.neg() if top is None else top - after).exp_()
+        here = (out[:, window].neg() if top is None else top - out[:, window]).exp_()
+        here.mul_(gradient[:, window])
+        # The sum from the end is the sum of all less the sum from the start, up to rounding that
+        # would be large where the terms are not alike: so it is really taken from the end.
         here = here.flip(1).cumsum_(1).flip(1).add_(asked)
         asked, after = here[:, :1], top
-        result[:, start:stop] = here * (key_log[:, start:stop] - top).exp_()
+        lowered = key_log[:, window] if top is None else key_log[:, window] - top
+        result[:, window] = here * lowered.exp()
     return result
 
 

@@ -28,6 +28,8 @@ from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
+from whence.attention.summary import summarise
+from whence.attention.whole import hide
 
 FORMS = ("prefix", "course")
 
@@ -116,12 +118,8 @@ class Perceiver(Attention):
         """What `through` does without a mask, but the latents' keys and values are carried along
         instead of their weights on the sources: nothing has S columns."""
         scale = self.head_width**-0.5
-        latents = self.latents.expand(keys.shape[0], -1, -1, -1)
-        mask = None if padding is None else padding[:, None, None]
-        pooled, held = (
-            F.scaled_dot_product_attention(latents, keys, what, attn_mask=mask)
-            for what in (keys, values)
-        )
+        latents = (self.latents * scale).expand(keys.shape[0], -1, -1, -1)
+        pooled, held = summarise(latents, keys, values, hide(padding, keys))
         for _ in range(self.layers):
             inner = (pooled @ pooled.mT * scale).softmax(-1)
             pooled, held = (pooled + inner @ pooled) / 2, (held + inner @ held) / 2

@@ -25,7 +25,7 @@ from whence.attention.base import Attention, State
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
 from whence.attention.walk import FLOOR
-from whence.attention.whole import whole_attention
+from whence.attention.whole import hide, whole_attention
 
 KINDS = ("positive", "hyperbolic", "trig", "relu")
 DRAWS = ("orthogonal", "iid")
@@ -117,13 +117,26 @@ class Performer(Attention):
         if self.causal:
             keys, values, padding = self.align(queries.shape[2], keys, values, padding)
             if self.kind in ("positive", "hyperbolic"):
-                return self.scan_directions(queries, keys, values, padding)
+                turn, square, offset = self.turn_and_offset(keys, padding)
+                out = causal_scan(
+                    None,
+                    None,
+                    values,
+                    query_log=queries,
+                    key_log=keys,
+                    offset=offset,
+                    directions=turn,
+                    square=square,
+                    normalise=True,
+                )
+                return out.to(values.dtype)
             a, b, query_log, key_log = self.phi(queries, keys, padding)
             out = causal_scan(a, b, values, query_log=query_log, key_log=key_log, normalise=True)
             return out.to(values.dtype)
         if self.kind in ("positive", "hyperbolic"):
-            turn, half = self.turn_and_half(keys, padding)
-            return whole_attention(queries, keys, values, half, turn).to(values.dtype)
+            turn, square, offset = self.turn_and_offset(keys, padding)
+            out = whole_attention(queries, keys, values, turn, square, offset)
+            return out.to(values.dtype)
         a, b, query_log, key_log = self.phi(queries, keys, padding)
         if query_log is not None and key_log is not None:
             # Any reference gives the same result; this one overflows nowhere.
@@ -135,33 +148,15 @@ class Performer(Attention):
         total = a @ b.sum(2, keepdim=True).mT
         return (a @ (b.mT @ values) / total).masked_fill(total == 0, 0.0)
 
-    def scan_directions(
-        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
-    ) -> Tensor:
-        """The causal form of exponential features, which are never all held at a time."""
-        turn, half = self.turn_and_half(keys, padding)
-        out = causal_scan(
-            None,
-            None,
-            values,
-            query_log=queries,
-            key_log=keys,
-            offset=half,
-            directions=turn,
-            normalise=True,
-        )
-        return out.to(values.dtype)
-
-    def turn_and_half(self, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Directions (M,d), scaled, and |k|^2/2 (B,H,S,1), infinite for a padded key."""
+    def turn_and_offset(
+        self, keys: Tensor, padding: Tensor | None
+    ) -> tuple[Tensor, float, Tensor | None]:
+        """Directions (M,d), scaled; the factor of |k|^2/2; what hides padded keys (B,H,S,1)."""
         scale = self.head_width**-0.25
         turn = self.directions * scale
         if self.kind == "hyperbolic":
             turn = torch.cat([turn, -turn])
-        half = keys.square().sum(-1, keepdim=True) * (0.5 * scale**2)
-        if padding is not None:
-            half = half.masked_fill(~padding[:, None, :, None], math.inf)
-        return turn, half
+        return turn, scale**2, hide(padding, keys)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         T, S = queries.shape[2], keys.shape[2]

@@ -27,10 +27,14 @@ class Rotation(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate x (B, H, T, d); `positions`, (B,) or (B, T), places the tokens of a step."""
+        # Heads inside positions, as they lie in memory: (B, T, H, d).
+        return self.turn(x.transpose(1, 2), positions).transpose(1, 2)
+
+    def turn(self, x: Tensor, positions: Tensor | None) -> Tensor:
         if positions is None:
-            cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
+            cosine, sine = self.cosine[: x.shape[1], None], self.sine[: x.shape[1], None]
         else:
-            places = positions.view(x.shape[0], 1, -1)
+            places = positions.view(x.shape[0], -1, 1)
             cosine, sine = self.cosine[places], self.sine[places]
         cosine, sine = cosine.to(x.dtype), sine.to(x.dtype)
         pairs = x.reshape(*x.shape[:-1], -1, 2)

@@ -38,6 +38,7 @@ def causal_scan(
     key_log: Tensor | None = None,
     offset: Tensor | None = None,
     directions: Tensor | None = None,
+    square: float = 0.0,
     side: str = "features",
     normalise: bool = False,
     chunk: int | None = None,
@@ -47,9 +48,9 @@ def causal_scan(
     `normalise` divides row t by what c = 1 would give; a row that has seen no key
     (`key_log` = -inf) is zero. Without it the caller promises q_t + max_{j<=t} k_j to be moderate.
 
-    With `directions` (M, D), a constant, `query_log` and `key_log` are (..., T, D) and stand for
-    their products with it, minus `offset` (..., T, 1) for the keys: the features then exist only
-    a segment at a time.
+    With `directions` (M, D) `query_log` and `key_log` are (..., T, D) and stand for their products
+    with it, minus `square` |key|^2 / 2 and minus `offset` (..., T, 1; infinite hides a key) for the
+    keys: the features then exist only a segment at a time. Directions and offset are constants.
     """
     if side not in ("features", "channels"):
         raise ValueError(f"side must be 'features' or 'channels', not {side!r}")
@@ -69,8 +70,8 @@ def causal_scan(
 
     if directions is not None:
         directions = directions.to(full)
-    out, _, _ = _scan(
-        *map(flat, tensors), directions, side == "channels", normalise, chunk or walk.CHUNK
+    out, *_ = _scan(
+        *map(flat, tensors), directions, square, side == "channels", normalise, chunk or walk.CHUNK
     )
     result: Tensor = out.reshape(*lead, *out.shape[-2:])
     return result
@@ -85,12 +86,13 @@ def _scan(
     key_log: Tensor | None,
     offset: Tensor | None,
     directions: Tensor | None,
+    square: float,
     channels: bool,
     normalise: bool,
     chunk: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     given = Inputs(a, b, c, query_log, key_log, offset, directions)
-    whole = Walk(given, channels, normalise, chunk)
+    whole = Walk(given, square, channels, normalise, chunk)
     # What came here in full precision stays in it, autocast or not.
     with torch.autocast(whole.like.device.type, enabled=False):
         return whole.forward()
@@ -101,7 +103,8 @@ def _scan_backward(
     gradient: Tensor,
     out: Tensor,
     mass: Tensor,
-    rows: Tensor,
+    states: Tensor,
+    known: Tensor,
     a: Tensor | None,
     b: Tensor | None,
     c: Tensor | None,
@@ -109,13 +112,15 @@ def _scan_backward(
     key_log: Tensor | None,
     offset: Tensor | None,
     directions: Tensor | None,
+    square: float,
     channels: bool,
     normalise: bool,
     chunk: int,
 ) -> list[Tensor]:
     given = Inputs(a, b, c, query_log, key_log, offset, directions)
     with torch.autocast(gradient.device.type, enabled=False):
-        return Walk(given, channels, normalise, chunk).backward(gradient, out, mass, rows)
+        whole = Walk(given, square, channels, normalise, chunk)
+        return whole.backward(gradient, out, mass, states, bool(known))
 
 
 @_scan.register_fake
@@ -127,16 +132,22 @@ def _(
     key_log: Tensor | None,
     offset: Tensor | None,
     directions: Tensor | None,
+    square: float,
     channels: bool,
     normalise: bool,
     chunk: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    given = [x for x in (a, b, c, query_log, key_log, offset) if x is not None]
-    values = c if c is not None else query_log
-    assert values is not None
-    N, T = max(x.shape[0] for x in given), values.shape[1]
-    row = (N, T, 1) if normalise else (0,)
-    return values.new_empty(N, T, values.shape[2]), values.new_empty(row), values.new_empty(row)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    whole = Walk(
+        Inputs(a, b, c, query_log, key_log, offset, directions), square, channels, normalise, chunk
+    )
+    N, T, M, like = whole.N, whole.T, whole.M, whole.like
+    count = walk.room_for_states(N, T, M, chunk)
+    return (
+        walk.by_position(like, N, T, whole.C),
+        like.new_empty((N, T, 1) if normalise else (0,)),
+        like.new_empty(count, N, M, whole.width),
+        torch.empty((), dtype=torch.bool, device=like.device),
+    )
 
 
 @_scan_backward.register_fake
@@ -144,7 +155,8 @@ def _(
     gradient: Tensor,
     out: Tensor,
     mass: Tensor,
-    rows: Tensor,
+    states: Tensor,
+    known: Tensor,
     a: Tensor | None,
     b: Tensor | None,
     c: Tensor | None,
@@ -152,12 +164,13 @@ def _(
     key_log: Tensor | None,
     offset: Tensor | None,
     directions: Tensor | None,
+    square: float,
     channels: bool,
     normalise: bool,
     chunk: int,
 ) -> list[Tensor]:
-    given = (a, b, c, query_log, key_log, offset)
-    return [out.new_empty(0 if x is None else x.shape) for x in given]
+    given = (a, b, c, query_log, key_log)
+    return [out.new_empty(0) if x is None else walk.by_position(x, *x.shape) for x in given]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -167,10 +180,10 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 
 
 def _gradients(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    out, mass, rows, *given = ctx.saved_tensors
-    results = _scan_backward(gradient, out, mass, rows, *given, *ctx.settings)
-    wanted = (None if x is None else y for x, y in zip(given[:6], results, strict=True))
-    return (*wanted, None, None, None, None)
+    out, mass, states, known, *given = ctx.saved_tensors
+    results = _scan_backward(gradient, out, mass, states, known, *given, *ctx.settings)
+    wanted = (None if x is None else y for x, y in zip(given[:5], results, strict=True))
+    return (*wanted, None, None, None, None, None, None)
 
 
 _scan.register_autograd(_gradients, setup_context=_remember)

@@ -22,9 +22,7 @@ class Softmax(Attention):
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         if self.causal:
-            # A hidden value is multiplied by a weight of zero, and 0 * NaN is NaN. The NaN still
-            # reaches every later position, through its key.
-            values = values.nan_to_num(0.0, math.inf, -math.inf)
+            values = self.hidden_is_zero(values)
         dropout = self.dropout if self.training else 0.0
         short = padding is None and torch.is_grad_enabled() and queries.shape[2] <= SHORT
         if dropout or short:

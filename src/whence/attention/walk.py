@@ -4,6 +4,7 @@ Shape letters: N batch times heads, T positions, M features, C channels, G chunk
 `scan.py` says what is computed; this file computes it. An input may have N = 1, shared by all.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -13,6 +14,10 @@ from torch import Tensor
 # exp(60) = 1e26: the largest ratio of two weights that share a reference. Float32 ends at 1e38,
 # so nothing that matters (1e-7 of a sum) is lost and nothing overflows.
 SPREAD = 60.0
+# Logarithms of queries and keys whose sum stays within this need no reference at all: a product
+# of two exponentials is below exp(64) = 6e27, which leaves ten powers of ten for the sum over
+# positions and the values.
+CALM = 64.0
 # Stands for "no key seen yet" where -inf would make -inf - (-inf) = NaN.
 FLOOR = -1e30
 CHUNK = 64
@@ -36,8 +41,8 @@ class Segment(NamedTuple):
     start: int
     stop: int
     chunk: int
-    top: Tensor | None  # (N,1,M or C): the reference of the segment's key logarithms
-    key_log: Tensor | None  # (N,L,M or C)
+    top: Tensor | None  # (N,1,M or C): the reference of the key logarithms; None is zero
+    logs: tuple[Tensor, Tensor] | None  # (N,L,M or C): of queries and keys
 
 
 class Read(NamedTuple):
@@ -49,47 +54,89 @@ class Read(NamedTuple):
     a_scale: Tensor | None  # the exponential part of a and b, where both parts exist
     b_scale: Tensor | None
     lift: Tensor | None  # (N*G, chunk, C): what the channels of the output are multiplied by
-    rows: Tensor | None  # (N, L, 1): the logarithm taken out of each row of a
 
 
-def segments(
-    logs: Callable[[int, int], Tensor] | None, T: int, size: int, chunk: int
-) -> Iterator[Segment]:
+def length(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return found
+
+
+def with_ones(c: Tensor) -> Tensor:
+    """One more channel of ones, whose sum is the row's."""
+    wide = c.new_ones(*c.shape[:2], c.shape[2] + 1)
+    wide[..., :-1] = c
+    return wide
+
+
+def by_position(like: Tensor, N: int, T: int, C: int) -> Tensor:
+    """An empty (N,T,C) with the heads of a position side by side, as projections lie in memory."""
+    return like.new_empty(T, N, C).transpose(0, 1)
+
+
+Logs = Callable[[int, int], tuple[Tensor, Tensor]]
+
+
+def calm(*logs: Tensor, limit: float = CALM) -> bool:
+    """Whether exponentials and their products fit float32 as they are. -inf is a plain zero."""
+    reach = 0.0
+    for log in logs:
+        low, high = (float(x) for x in log.aminmax())
+        if low == -math.inf:
+            low = float(log.masked_fill(log == -math.inf, 0.0).amin())
+        reach += max(-low, high, 0.0) if low == low else math.nan
+    return reach <= limit  # NaN is not
+
+
+def segments(logs: Logs | None, T: int, size: int, chunk: int) -> Iterator[Segment]:
     """Cut T positions so that within a segment all logarithms can share one reference.
 
-    A reference is the maximum over the past and over the segment itself. If the segment's end rises
-    far above its beginning, the beginning would underflow: such a segment is halved, down to single
-    positions, whose reference is their own. With sane keys it never happens.
+    As long as all logarithms are moderate that reference is zero, and nothing is subtracted. From
+    the first that is not, it is the maximum over the past and over the segment itself. If the
+    segment's end rises far above its beginning, the beginning would underflow: such a segment is
+    halved, down to single positions, whose reference is their own. With sane keys it never happens.
     """
     size = max(chunk, size // chunk * chunk)
     waiting = [(start, min(start + size, T)) for start in range(0, T, size)][::-1]
-    top = key_log = None
+    top: Tensor | None = None
+    here: tuple[Tensor, Tensor] | None = None
     while waiting:
         start, stop = waiting.pop()
         if logs is not None:
-            key_log = logs(start, stop)
-            if top is None:
-                top = key_log.new_full((key_log.shape[0], 1, key_log.shape[2]), FLOOR)
-            peak = torch.maximum(top, key_log.amax(1, keepdim=True))
-            first = torch.maximum(top, key_log[:, :1])
-            if stop - start > 1 and float((peak - first).amax()) > SPREAD:
-                middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
-                continue
-            top = peak
+            here = logs(start, stop)
+            key_log = here[1]
+            if top is not None or not calm(*here):
+                if top is None:
+                    begin = 0.0 if start else FLOOR
+                    top = key_log.new_full((key_log.shape[0], 1, key_log.shape[2]), begin)
+                peak = torch.maximum(top, key_log.amax(1, keepdim=True))
+                first = torch.maximum(top, key_log[:, :1])
+                if stop - start > 1 and float((peak - first).amax()) > SPREAD:
+                    middle = (start + stop) // 2
+                    waiting += [(middle, stop), (start, middle)]
+                    continue
+                top = peak
         # Whole chunks, and the rest as one shorter chunk: no length has to divide anything.
         whole = (stop - start) // chunk * chunk
         if whole:
-            here = None if key_log is None else key_log[:, :whole]
-            yield Segment(start, start + whole, chunk, top, here)
+            part = None if here is None else (here[0][:, :whole], here[1][:, :whole])
+            yield Segment(start, start + whole, chunk, top, part)
         if start + whole < stop:
-            here = None if key_log is None else key_log[:, whole:]
-            yield Segment(start + whole, stop, stop - start - whole, top, here)
+            part = None if here is None else (here[0][:, whole:], here[1][:, whole:])
+            yield Segment(start + whole, stop, stop - start - whole, top, part)
+
+
+def room_for_states(N: int, T: int, M: int, chunk: int) -> int:
+    """At least as many as `segments` gives where nothing is halved; also of symbolic sizes."""
+    size: int = torch.sym_max(chunk, SEGMENT // (N * M) // chunk * chunk)  # type: ignore[no-untyped-call]
+    return (T + size - 1) // size + 1
 
 
 class Walk:
-    def __init__(self, given: Inputs, channels: bool, normalise: bool, chunk: int) -> None:
-        self.given, self.channels, self.normalise, self.chunk = given, channels, normalise, chunk
+    def __init__(
+        self, given: Inputs, square: float, channels: bool, normalise: bool, chunk: int
+    ) -> None:
+        self.given, self.square = given, square
+        self.channels, self.normalise, self.chunk = channels, normalise, chunk
         shapes = [x.shape for x in given[:6] if x is not None]
         self.N, self.T = max(shape[0] for shape in shapes), shapes[0][1]
         values = given.c if given.c is not None else given.query_log
@@ -99,56 +146,83 @@ class Walk:
         self.C = values.shape[-1]
         self.width = self.C + int(normalise)
         self.like = values
+        self.lengths: Tensor | None = None
 
-    def key_logs(self, start: int, stop: int) -> Tensor:
-        key_log, offset, directions = self.given[4:]
-        assert key_log is not None
-        part = key_log[:, start:stop]
+    def logs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        query_log, key_log, offset, directions = self.given[3:]
+        assert query_log is not None and key_log is not None
+        query, key = query_log[:, start:stop], key_log[:, start:stop]
         if directions is None:
-            return part
-        logs = part @ directions.mT
-        return logs if offset is None else logs.sub_(offset[:, start:stop])
+            return query, key
+        half = self.key_length()[:, start:stop].square().mul_(self.square / 2)
+        if offset is not None:
+            half += offset[:, start:stop]
+        turn = directions.mT.expand(self.N, -1, -1)
+        return torch.bmm(query, turn), torch.bmm(key, turn).sub_(half)
 
-    def segments(self) -> Iterator[Segment]:
-        logs = None if self.given.key_log is None else self.key_logs
+    def key_length(self) -> Tensor:
+        """(N,T,1), made once."""
+        if self.lengths is None:
+            assert self.given.key_log is not None
+            self.lengths = length(self.given.key_log)
+        return self.lengths
+
+    def surely_calm(self) -> bool:
+        """What lengths alone promise of products with directions: |w.x| <= |w| |x|."""
+        query_log, key_log, _, directions = self.given[3:]
+        if directions is None or query_log is None or key_log is None:
+            return False
+        lengths = (length(directions), length(query_log), self.key_length())
+        turn, query, key = (float(x.amax()) for x in lengths)
+        return turn * (query + key) + self.square / 2 * key**2 <= CALM
+
+    def segments(self, plain: bool = False) -> Iterator[Segment]:
+        """`plain`: known to need no references."""
+        logs = None if plain or self.given.key_log is None else self.logs
         return segments(logs, self.T, SEGMENT // (self.N * self.M), self.chunk)
 
     def chunks(self, x: Tensor, segment: Segment) -> Tensor:
         return x.expand(self.N, -1, -1).reshape(-1, segment.chunk, x.shape[-1])
 
-    def read(self, segment: Segment, rows: Tensor | None = None) -> Read:
+    def read(self, segment: Segment) -> Read:
         window = slice(segment.start, segment.stop)
-        a, b, c, q = (None if x is None else x[:, window] for x in self.given[:4])
-        top, k = segment.top, segment.key_log
+        a, b, c = (None if x is None else x[:, window] for x in self.given[:3])
         a_scale = b_scale = lift = None
-        if q is not None and top is not None:
-            k = self.key_logs(segment.start, segment.stop) if k is None else k
-            directions = self.given.directions
-            raised = q + top if directions is None else (q @ directions.mT).add_(top)
-            lowered = (k - top).exp_()
+        if self.given.key_log is not None:
+            raised, lowered = self.exponentials(segment)
             if self.channels:
-                c, lift = lowered, raised.exp_()
+                c, lift = lowered, raised
             else:
-                if self.normalise:
-                    if rows is None:
-                        rows = raised.amax(-1, keepdim=True)
-                    raised = raised.sub_(rows) if raised.shape[0] == self.N else raised - rows
-                raised.exp_()
                 a_scale, a = (None, raised) if a is None else (raised, raised * a)
                 b_scale, b = (None, lowered) if b is None else (lowered, lowered * b)
         assert a is not None and b is not None and c is not None
         if self.normalise:
-            c = torch.cat([c, c.new_ones(*c.shape[:2], 1)], -1)
+            c = with_ones(c)
         a, b, c = (self.chunks(x, segment) for x in (a, b, c))
         if lift is not None:
             lift = self.chunks(lift, segment)
-        return Read(a, b, c, a_scale, b_scale, lift, rows)
+        return Read(a, b, c, a_scale, b_scale, lift)
+
+    def exponentials(self, segment: Segment) -> tuple[Tensor, Tensor]:
+        """Of queries and keys, relative to the segment's reference."""
+        query, key = segment.logs or self.logs(segment.start, segment.stop)
+        if segment.top is None:
+            if self.given.directions is None:
+                return query.exp(), key.exp()
+            return query.exp_(), key.exp_()
+        raised = query + segment.top
+        if self.normalise:
+            # A factor of a row cancels in the division.
+            raised = raised - raised.amax(-1, keepdim=True)
+        return raised.exp_(), (key - segment.top).exp_()
 
     def carry(self, state: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
         """A state relative to one reference, made relative to another."""
-        if before is None or after is None or before is after:
-            return state
-        factor = (before - after).exp_()
+        if after is None or before is after:
+            return state  # zero was the reference of both, or the same maximum
+        # From zero a reference only rises, unless nothing was seen yet and the state is zero.
+        factor = after.neg().clamp_(max=0.0) if before is None else before - after
+        factor.exp_()
         return state * (factor if self.channels else factor.mT)
 
     def gather(
@@ -162,22 +236,27 @@ class Walk:
         if G == 1:
             return state, torch.baddbmm(state, left.mT, right)
         gains = torch.bmm(left.mT, right).view(self.N, G, -1)
-        order = torch.ones(G, G, dtype=state.dtype, device=state.device)
-        order = order.triu_(1) if backwards else order.tril_(-1)
-        # A product with a triangle of ones: for so few chunks much faster than a cumulative sum.
-        before = torch.baddbmm(state.view(self.N, 1, -1), order.expand(self.N, G, G), gains)
-        after = state.view(self.N, -1) + gains.sum(1)
+        # One sum after the other: faster than a cumulative sum, or a product with a triangle.
+        before = torch.empty_like(gains)
+        after = state.view(self.N, -1)
+        for g in reversed(range(G)) if backwards else range(G):
+            before[:, g] = after
+            after = after + gains[:, g]
         return before.view(-1, self.M, self.width), after.view(state.shape)
 
-    def forward(self) -> tuple[Tensor, Tensor, Tensor]:
-        out = self.like.new_empty(self.N, self.T, self.C)
+    def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Outputs, row sums, the states before the segments, and whether these are all."""
+        out = by_position(self.like, self.N, self.T, self.C)
         mass = out.new_ones(self.N, self.T, 1) if self.normalise else out.new_empty(0)
-        rows = out.new_zeros(self.N, self.T, 1) if self.normalise else out.new_empty(0)
-        state = out.new_zeros(self.N, self.M, self.width)
-        top: Tensor | None = None
-        for segment in self.segments():
+        count = room_for_states(self.N, self.T, self.M, self.chunk)
+        states = out.new_empty(count, self.N, self.M, self.width)
+        state, top = out.new_zeros(self.N, self.M, self.width), None
+        for number, segment in enumerate(self.segments(plain=self.surely_calm())):
             read = self.read(segment)
             state = self.carry(state, top, segment.top)
+            top = segment.top
+            if number < count:
+                states[number] = state
             before, state = self.gather(read.b, read.c, state, backwards=False)
             near = torch.bmm(read.a, read.b.mT).tril_()
             mixed = torch.bmm(near, read.c).baddbmm_(read.a, before)
@@ -189,18 +268,16 @@ class Walk:
                 total = mixed[..., self.C :]
                 torch.div(mixed[..., : self.C], total, out=out[:, window])
                 mass[:, window] = total
-                if read.rows is not None:
-                    rows[:, window] = read.rows
             else:
                 out[:, window] = mixed
-            top = segment.top
-        if self.normalise:
+        if self.normalise and bool((mass == 0).any()):
             out.masked_fill_(mass == 0, 0.0)
         if not bool(state.isfinite().all()):
-            self.keep_in_place(out, mass, rows)
-        return out, mass, rows
+            self.keep_in_place(out, mass)
+        # References belong to the states: where there were any, the backward pass walks again.
+        return out, mass, states, torch.tensor(top is None)
 
-    def keep_in_place(self, out: Tensor, mass: Tensor, rows: Tensor) -> None:
+    def keep_in_place(self, out: Tensor, mass: Tensor) -> None:
         """A NaN or infinity at position j makes NaN of the outputs from j on, of none before."""
         bad = torch.zeros(self.N, self.T, dtype=torch.bool, device=out.device)
         given = self.given
@@ -208,7 +285,7 @@ class Walk:
             if tensor is not None:
                 bad |= ~tensor.isfinite().all(-1)
         if given.key_log is not None:
-            bad |= ~(self.key_logs(0, self.T) < torch.inf).all(-1)
+            bad |= ~(self.logs(0, self.T)[1] < torch.inf).all(-1)
         if not bool(bad.any()):
             return  # finite numbers that overflowed: the infinities are the honest answer
         after = (bad.cumsum(1) > 0)[..., None]
@@ -217,38 +294,37 @@ class Walk:
             return None if x is None else x.expand(self.N, -1, -1).masked_fill(after, 0.0)
 
         names = ("b", "c", "key_log", "offset")
-        calm = given._replace(**{name: clean(getattr(given, name)) for name in names})
-        again = Walk(calm, self.channels, self.normalise, self.chunk).forward()
-        for result, good in zip((out, mass, rows), again, strict=True):
+        tame = given._replace(**{name: clean(getattr(given, name)) for name in names})
+        again = Walk(tame, self.square, self.channels, self.normalise, self.chunk).forward()
+        for result, good in zip((out, mass), again[:2], strict=True):
             if result.numel():
                 result.copy_(good)
         out.masked_fill_(after, torch.nan)
 
-    def backward(self, gradient: Tensor, out: Tensor, mass: Tensor, rows: Tensor) -> list[Tensor]:
-        """The gradients of a, b, c, query_log, key_log and offset; absent ones are empty."""
+    def backward(
+        self, gradient: Tensor, out: Tensor, mass: Tensor, states: Tensor, known: bool
+    ) -> list[Tensor]:
+        """The gradients of a, b, c, query_log and key_log; absent ones are empty."""
         results = [
-            self.like.new_empty(0) if x is None else x.new_empty(x.shape) for x in self.given[:6]
+            self.like.new_empty(0) if x is None else by_position(x, *x.shape)
+            for x in self.given[:5]
         ]
         if self.channels and self.given.query_log is not None:
             self.put(results[3], slice(None), gradient * out)
         if self.normalise:
             # out = mixed / total: total is one more channel, whose gradient is -(gradient . out).
             gradient = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1)
-            gradient = gradient.div_(mass).masked_fill_(mass == 0, 0.0)
-        begin = []
-        state, top = out.new_zeros(self.N, self.M, self.width), None
-        for segment in self.segments():
-            state = self.carry(state, top, segment.top)
-            begin.append((segment._replace(key_log=None), state))
-            if segment.stop < self.T:
-                read = self.read(segment, self.row(rows, segment))
-                _, state = self.gather(read.b, read.c, state, backwards=False)
-            top = segment.top
-        later = torch.zeros_like(state)
+            gradient = gradient.div_(mass)
+            if bool((mass == 0).any()):
+                gradient.masked_fill_(mass == 0, 0.0)
+        # There is room for more states than segments.
+        plain = zip(self.segments(plain=True), states, strict=False)
+        begin = list(plain) if known else self.walk_again()
+        later, top = torch.zeros_like(begin[0][1]), begin[-1][0].top
         for segment, state in reversed(begin):
             later = self.carry(later, segment.top, top)
             top = segment.top
-            read = self.read(segment, self.row(rows, segment))
+            read = self.read(segment)
             up = self.chunks(gradient[:, segment.start : segment.stop], segment)
             if read.lift is not None:
                 up = up * read.lift
@@ -262,8 +338,18 @@ class Walk:
             self.write(segment, read, (to_a, to_b, to_c), results)
         return results
 
-    def row(self, rows: Tensor, segment: Segment) -> Tensor | None:
-        return rows[:, segment.start : segment.stop] if rows.numel() else None
+    def walk_again(self) -> list[tuple[Segment, Tensor]]:
+        """The segments and the state before each, relative to its reference."""
+        begin = []
+        state, top = self.like.new_zeros(self.N, self.M, self.width), None
+        for segment in self.segments():
+            state = self.carry(state, top, segment.top)
+            begin.append((segment._replace(logs=None), state))
+            if segment.stop < self.T:
+                read = self.read(segment)
+                _, state = self.gather(read.b, read.c, state, backwards=False)
+            top = segment.top
+        return begin
 
     def write(
         self,
@@ -276,7 +362,7 @@ class Walk:
         window = slice(segment.start, segment.stop)
         to_a, to_b, to_c = (x.view(self.N, -1, x.shape[-1]) for x in gradients)
         a, b, c = (x.view(self.N, -1, x.shape[-1]) for x in (read.a, read.b, read.c))
-        da, db, dc, dq, dk, offset = results
+        da, db, dc, dq, dk = results
         if da.numel():
             self.put(da, window, to_a if read.a_scale is None else to_a * read.a_scale)
         if db.numel():
@@ -285,14 +371,16 @@ class Walk:
             self.put(dc, window, to_c[..., : self.C])
         if dk.numel():
             to_key = to_c.mul_(c) if self.channels else to_b.mul_(b)
-            if offset.numel():
-                self.put(offset, window, -to_key.sum(-1, keepdim=True))
-            self.put(dk, window, self.undirected(to_key))
+            directions, keys = self.given.directions, self.given.key_log
+            if directions is None or keys is None:
+                self.put(dk, window, to_key)
+            else:
+                shrink = to_key.sum(-1, keepdim=True).mul_(self.square) * keys[:, window]
+                self.put(dk, window, (to_key @ directions).sub_(shrink))
         if dq.numel() and not self.channels:
-            self.put(dq, window, self.undirected(to_a.mul_(a)))
-
-    def undirected(self, to_log: Tensor) -> Tensor:
-        return to_log if self.given.directions is None else to_log @ self.given.directions
+            to_query = to_a.mul_(a)
+            directions = self.given.directions
+            self.put(dq, window, to_query if directions is None else to_query @ directions)
 
     def put(self, result: Tensor, window: slice, value: Tensor) -> None:
         shared = result.shape[0] == 1 and self.N > 1

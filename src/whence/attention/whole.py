@@ -10,144 +10,207 @@ causal. An opaque operator of torch, as there.
 Shape letters: N batch times heads, T queries, S keys, d head width, M features, C channels.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.attention.walk import FLOOR, SEGMENT
+from whence.attention.walk import CALM, FLOOR, SEGMENT, by_position, calm, length, with_ones
 
 
 def whole_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, offset: Tensor, directions: Tensor
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    directions: Tensor,
+    square: float,
+    offset: Tensor | None,
 ) -> Tensor:
-    """(...,T,d), (...,S,d), (...,S,C), (...,S,1), (M,d) -> (...,T,C).
+    """(...,T,d), (...,S,d), (...,S,C), (M,d) -> (...,T,C), with |k|^2/2 times `square`.
 
-    A key whose offset is infinite is not there; where none is, the result is zero.
+    A key whose `offset` (...,S,1) is infinite is not there; where none is, the result is zero.
+    Directions and offset are constants.
     """
-    given = (queries, keys, values, offset)
+    given = (queries, keys, values)
     full = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
-    flat = [x.to(full).reshape(-1, *x.shape[-2:]) for x in given]
-    out, _, _ = _attend(*flat, directions.to(full))
+    q, k, v = (x.to(full).reshape(-1, *x.shape[-2:]) for x in given)
+    if offset is not None:
+        offset = offset.to(full).reshape(-1, *offset.shape[-2:])
+    out, *_ = _attend(q, k, v, directions.to(full), square, offset)
     result: Tensor = out.reshape(*queries.shape[:-1], values.shape[-1])
     return result
 
 
-def _windows(length: int, N: int, M: int) -> Iterator[slice]:
-    size = max(1, SEGMENT // (N * M))
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))
+def hide(padding: Tensor | None, keys: Tensor) -> Tensor | None:
+    """What is subtracted from the logarithms of keys (B,H,S,d): infinite for padded ones."""
+    if padding is None:
+        return None
+    zero = torch.zeros((), dtype=keys.dtype, device=keys.device)
+    return torch.where(padding, zero, math.inf)[:, None, :, None].expand(*keys.shape[:3], 1)
 
 
-def _with_ones(values: Tensor) -> Tensor:
-    return torch.cat([values, values.new_ones(*values.shape[:2], 1)], -1)
+class Exponentials:
+    """The features of one call, a window of positions at a time.
 
+    As in the causal scan, references are subtracted only from the first logarithms on that need
+    them: `top` (N,1,M) is the maximum of each feature's key logarithms, or None for zero.
+    Directions are (M,d), or (N,M,d) where every head has its own.
+    """
 
-def _key_logs(keys: Tensor, offset: Tensor, directions: Tensor, window: slice) -> Tensor:
-    return (keys[:, window] @ directions.mT).sub_(offset[:, window])
+    def __init__(
+        self, keys: Tensor, directions: Tensor, square: float, offset: Tensor | None
+    ) -> None:
+        self.keys, self.directions, self.square, self.offset = keys, directions, square, offset
+        self.N, self.M = keys.shape[0], directions.shape[-2]
+        self.top: Tensor | None = None
 
+    def windows(self, length: int) -> Iterator[slice]:
+        size = max(1, SEGMENT // (self.N * self.M))
+        for start in range(0, length, size):
+            yield slice(start, min(start + size, length))
 
-def _query_features(queries: Tensor, directions: Tensor, top: Tensor, window: slice) -> Tensor:
-    raised = (queries[:, window] @ directions.mT).add_(top)
-    # A factor of a query cancels in the division.
-    return raised.sub_(raised.amax(-1, keepdim=True)).exp_()
+    def key_logs(self, window: slice) -> Tensor:
+        keys = self.keys[:, window]
+        logs = keys @ self.directions.mT
+        if self.square:
+            logs -= length(keys).square_().mul_(self.square / 2)
+        return logs if self.offset is None else logs.sub_(self.offset[:, window])
+
+    def read_keys(self, window: slice, state: Tensor) -> Tensor:
+        """The features of further keys; `state` is made relative to the new reference."""
+        logs = self.key_logs(window)
+        if self.top is None:
+            if calm(logs, limit=CALM / 2):
+                return logs.exp_()
+            self.top = logs.new_full((self.N, 1, self.M), 0.0 if window.start else FLOOR)
+        before, self.top = self.top, torch.maximum(self.top, logs.amax(1, keepdim=True))
+        state *= (before - self.top).exp_().mT
+        return logs.sub_(self.top).exp_()
+
+    def keys_again(self, window: slice) -> Tensor:
+        logs = self.key_logs(window)
+        return (logs if self.top is None else logs.sub_(self.top)).exp_()
+
+    def read_queries(self, queries: Tensor, window: slice) -> Tensor:
+        logs = queries[:, window] @ self.directions.mT
+        if self.top is None and calm(logs, limit=CALM / 2):
+            return logs.exp_()
+        if self.top is not None:
+            logs += self.top
+        # A factor of a query cancels in the division.
+        return logs.sub_(logs.amax(-1, keepdim=True)).exp_()
 
 
 @torch.library.custom_op("whence::whole_attention", mutates_args=())
 def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, offset: Tensor, directions: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    directions: Tensor,
+    square: float,
+    offset: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs, row sums, state (N,M,C+1) and the reference of its features."""
     N, M, C = queries.shape[0], directions.shape[0], values.shape[2]
-    out = values.new_empty(N, queries.shape[1], C)
+    out = by_position(values, N, queries.shape[1], C)
+    mass = values.new_empty(N, queries.shape[1], 1)
+    features = Exponentials(keys, directions, square, offset)
     with torch.autocast(values.device.type, enabled=False):
-        top = values.new_full((N, 1, M), FLOOR)
         state = values.new_zeros(N, M, C + 1)
-        for window in _windows(keys.shape[1], N, M):
-            logs = _key_logs(keys, offset, directions, window)
-            before, top = top, torch.maximum(top, logs.amax(1, keepdim=True))
-            state *= (before - top).exp_().mT
-            state.baddbmm_(logs.sub_(top).exp_().mT, _with_ones(values[:, window]))
-        for window in _windows(queries.shape[1], N, M):
-            mixed = _query_features(queries, directions, top, window) @ state
-            total = mixed[..., C:]
-            part = torch.div(mixed[..., :C], total, out=out[:, window])
-            part.masked_fill_(total == 0, 0.0)
-    return out, state, top
+        for window in features.windows(keys.shape[1]):
+            b = features.read_keys(window, state)
+            state.baddbmm_(b.mT, with_ones(values[:, window]))
+        for window in features.windows(queries.shape[1]):
+            mixed = features.read_queries(queries, window) @ state
+            mass[:, window] = mixed[..., C:]
+            torch.div(mixed[..., :C], mixed[..., C:], out=out[:, window])
+        if bool((mass == 0).any()):
+            out.masked_fill_(mass == 0, 0.0)
+    top = values.new_zeros(N, 1, M) if features.top is None else features.top
+    return out, mass, state, top
 
 
 @torch.library.custom_op("whence::whole_attention_backward", mutates_args=())
 def _attend_backward(
     gradient: Tensor,
     out: Tensor,
+    mass: Tensor,
     state: Tensor,
     top: Tensor,
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    offset: Tensor,
     directions: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    N, M, C = queries.shape[0], directions.shape[0], values.shape[2]
-    to_queries, to_keys, to_values, to_offset = (
-        x.new_empty(x.shape) for x in (queries, keys, values, offset)
-    )
+    square: float,
+    offset: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    C = values.shape[2]
+    to_queries, to_keys, to_values = (by_position(x, *x.shape) for x in (queries, keys, values))
     to_state = torch.zeros_like(state)
+    features = Exponentials(keys, directions, square, offset)
+    features.top = top if bool(top.any()) else None
     with torch.autocast(values.device.type, enabled=False):
-        for window in _windows(queries.shape[1], N, M):
-            a = _query_features(queries, directions, top, window)
-            total = a @ state[..., C:]
-            up, given = gradient[:, window], out[:, window]
-            # The row sum is one more channel, whose gradient is -(gradient . out).
-            up = torch.cat([up, -(up * given).sum(-1, keepdim=True)], -1)
-            up = up.div_(total).masked_fill_(total == 0, 0.0)
-            to_state.baddbmm_(a.mT, up)
-            to_queries[:, window] = (up @ state.mT).mul_(a) @ directions
-        for window in _windows(keys.shape[1], N, M):
-            b = _key_logs(keys, offset, directions, window).sub_(top).exp_()
+        # The row sum is one more channel, whose gradient is -(gradient . out).
+        up = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1).div_(mass)
+        if bool((mass == 0).any()):
+            up.masked_fill_(mass == 0, 0.0)
+        for window in features.windows(queries.shape[1]):
+            a, here = features.read_queries(queries, window), up[:, window]
+            to_state.baddbmm_(a.mT, here)
+            to_queries[:, window] = (here @ state.mT).mul_(a) @ directions
+        for window in features.windows(keys.shape[1]):
+            b = features.keys_again(window)
             to_values[:, window] = b @ to_state[..., :C]
-            to_log = (_with_ones(values[:, window]) @ to_state.mT).mul_(b)
-            to_offset[:, window] = -to_log.sum(-1, keepdim=True)
-            to_keys[:, window] = to_log @ directions
-    return to_queries, to_keys, to_values, to_offset
+            to_log = (with_ones(values[:, window]) @ to_state.mT).mul_(b)
+            shrink = to_log.sum(-1, keepdim=True).mul_(square) * keys[:, window]
+            to_keys[:, window] = (to_log @ directions).sub_(shrink)
+    return to_queries, to_keys, to_values
 
 
 @_attend.register_fake
 def _(
-    queries: Tensor, keys: Tensor, values: Tensor, offset: Tensor, directions: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    N, M, C = queries.shape[0], directions.shape[0], values.shape[2]
-    out = values.new_empty(N, queries.shape[1], C)
-    return out, values.new_empty(N, M, C + 1), values.new_empty(N, 1, M)
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    directions: Tensor,
+    square: float,
+    offset: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (N, T, _), M, C = queries.shape, directions.shape[0], values.shape[2]
+    state, top = values.new_empty(N, M, C + 1), values.new_empty(N, 1, M)
+    return by_position(values, N, T, C), values.new_empty(N, T, 1), state, top
 
 
 @_attend_backward.register_fake
 def _(
     gradient: Tensor,
     out: Tensor,
+    mass: Tensor,
     state: Tensor,
     top: Tensor,
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    offset: Tensor,
     directions: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        queries.new_empty(queries.shape),
-        keys.new_empty(keys.shape),
-        values.new_empty(values.shape),
-        offset.new_empty(offset.shape),
-    )
+    square: float,
+    offset: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    to_queries, to_keys, to_values = (by_position(x, *x.shape) for x in (queries, keys, values))
+    return to_queries, to_keys, to_values
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output, *inputs)
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, square, offset = inputs
+    ctx.save_for_backward(*output, *tensors, offset)
+    ctx.square = square
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _gradients(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    return (*_attend_backward(gradient, *ctx.saved_tensors), None)
+    *saved, offset = ctx.saved_tensors
+    return (*_attend_backward(gradient, *saved, ctx.square, offset), None, None, None)
 
 
 _attend.register_autograd(_gradients, setup_context=_remember)
