@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 PARTS = ("memory", "time", "fine", "compiled", "error")
 # Softmax and rope against the bare product, single calls in turns: (length, rounds).
-FINE = ((256, 201), (1024, 101), (4096, 15))
+FINE = ((256, 101), (1024, 51), (4096, 9))
 COMPILED = (1024, 4096)
 
 
@@ -115,13 +116,13 @@ def in_turns(
 
 def times(
     bench: Bench, arguments: argparse.Namespace, lengths: list[int], compiled: bool = False
-) -> list[dict[str, Any]]:
-    """One row for each layer, length and mode; all layers of a length take turns."""
-    rows = []
+) -> Iterator[list[dict[str, Any]]]:
+    """Length by length, one row for each layer and mode; all layers of a length take turns."""
     names = list(dict.fromkeys(name for group in arguments.only for name in layers_of(group)))
     if compiled:  # ours and the baseline: compiling the peers as well would take an hour
         names = [name for name in names if name.startswith(("whence", "torch"))]
     for length in lengths:
+        rows = []
         for backward in (False, True):
             few = {8192: 3, 16384: 2}.get(length, arguments.rounds)
             request = {"length": length, "backward": backward, "compiled": compiled}
@@ -141,7 +142,7 @@ def times(
                 if name in found
             ]
         print(f"length {length} done", file=sys.stderr)
-    return rows
+        yield rows
 
 
 def fine(bench: Bench, quick: bool) -> list[dict[str, Any]]:
@@ -254,7 +255,8 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def keep(result: dict[str, Any]) -> dict[str, Any]:
     """Add what was measured now to what was measured before, part by part."""
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept.update(result)
+    # A run of some groups says nothing about the causality of the others.
+    kept.update({**result, "moved": {**kept.get("moved", {}), **result.get("moved", {})}})
     KEPT.write_text(json.dumps(kept))
     return kept
 
@@ -282,22 +284,36 @@ def main() -> None:
         "threads": arguments.threads,
         "rounds": arguments.rounds,
     }
+
+    def save() -> None:
+        """As it comes: a run that is cut off loses only what it was about."""
+        if not arguments.quick:
+            keep(result)
+
     with tempfile.TemporaryDirectory() as name:
         # Memory first: these processes have computed nothing yet when they are forked.
         bench = Bench(arguments.threads, Path(name))
         try:
             if "memory" in arguments.parts:
                 result["memory"] = [r for g in arguments.only for r in memory(bench, g, arguments)]
+                save()
             if arguments.parts:
                 result["moved"] = leaks(bench, arguments.only)
             if "time" in arguments.parts:
-                result["rows"] = times(bench, arguments, arguments.lengths)
-                result["conclusions"] = conclude(result["rows"])
+                result["rows"] = []
+                for rows in times(bench, arguments, arguments.lengths):
+                    result["rows"] += rows
+                    result["conclusions"] = conclude(result["rows"])
+                    save()
             if "fine" in arguments.parts and "softmax" in arguments.only:
                 result["fine"] = fine(bench, arguments.quick)
+                save()
             if "compiled" in arguments.parts:
                 lengths = [length for length in COMPILED if length in arguments.lengths]
-                result["compiled"] = times(bench, arguments, lengths, compiled=True)
+                result["compiled"] = []
+                for rows in times(bench, arguments, lengths, compiled=True):
+                    result["compiled"] += rows
+                    save()
         finally:
             bench.close()
     if "error" in arguments.parts and "performer" in arguments.only:
