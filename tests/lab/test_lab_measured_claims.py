@@ -224,6 +224,16 @@ def test_what_was_trained_is_kept(monkeypatch, tmp_path):
         runs.trained("sofmax", setting)
 
 
+def test_a_recipe_is_known_by_what_it_says():
+    from whence.config import change
+
+    recipe = RECIPE(Setting())
+    said = runs.written(recipe)
+    assert said["model"]["width"] == 128 and "attention" not in said["model"]
+    assert said["stages"][0]["mixture"] == {"picked": 0.8, "questions": 0.2}
+    assert runs.written(change(recipe, {"train.steps": 7})) != said
+
+
 def test_the_course_folder_serves_as_well(monkeypatch, tmp_path, course):
     def tiny(setting):
         from whence.config import change

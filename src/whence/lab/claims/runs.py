@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +45,6 @@ def cache_folder(setting: Setting) -> Path:
 
 def trained(system: str, setting: Setting) -> Run:
     """The finished run of one system of knowledge.toml; trains, resumes or only opens it."""
-    from whence.config import to_toml
     from whence.pipeline import begin, carry_out
     from whence.run import Run
     from whence.study import system_config
@@ -54,8 +55,9 @@ def trained(system: str, setting: Setting) -> Run:
         raise WhenceError(f"knowledge.toml has no system {system!r}; it has {', '.join(rows)}")
     own = system_config(config, rows[system])
     # Another recipe is another folder: a kept result always belongs to the recipe that is asked
-    # for.
-    mark = zlib.crc32(to_toml(own).encode())
+    # for. What the recipe leaves at its default is left out, or each new option would be a new
+    # recipe.
+    mark = zlib.crc32(json.dumps(written(own), sort_keys=True).encode())
     kind = setting.corpus.partition(":")[0]
     path = cache_folder(setting) / f"{kind}-{system}-{mark:08x}"
     run = Run.open(path) if (path / "config.toml").exists() else begin(own, path)
@@ -63,6 +65,21 @@ def trained(system: str, setting: Setting) -> Run:
         setting.report(f"training {rows[system].label} on {kind}; kept in {path}")
         carry_out(run, system)
     return run
+
+
+def written(value: Any) -> Any:
+    """A recipe as plain data, without what stands at its default."""
+    if is_dataclass(value):
+        return {
+            item.name: written(getattr(value, item.name))
+            for item in fields(value)
+            if getattr(value, item.name) != _default(item)
+        }
+    return [written(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def answers(system: str, setting: Setting) -> list[dict[str, Any]]:
