@@ -35,7 +35,7 @@ def seconds(bottleneck: int, seed: int) -> list[float]:
         times = []
         with torch.inference_mode():
             model.hidden(tokens[:, :128])
-            for _ in range(3):
+            for _ in range(7):
                 start = time.perf_counter()
                 model.hidden(tokens)
                 times.append(time.perf_counter() - start)
