@@ -142,7 +142,7 @@ def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -
             if claim.cost == "expensive":
                 kind = setting.corpus.partition(":")[0]
                 where = " --corpus course:FOLDER" if kind == "course" else f" --corpus {kind}"
-            made = f"made by `whence claims {claim.id}{where}`, seed 0, on {_where(claim)}"
+            made = f"made by `whence claims {claim.id}{where}`, seed 0, on {_where()}"
             record.setdefault(claim.id, {})[kind] = document.to_record(claim, verdict, made)
             if verdict.figure is not None:
                 picture = document.figure_path(path, document.picture_name(claim, kind))
@@ -151,14 +151,11 @@ def _write_document(path: Path, results: dict[str, Verdict], setting: Setting) -
     document.write(entries, record, path)
 
 
-def _where(claim: Claim) -> str:
-    """The machine, for results that depend on it; what was trained has its threads in its run."""
+def _where() -> str:
+    """The machine, for results that depend on it."""
     from whence.run import machine, versions
 
-    found = machine()
-    threads = f", {found['threads']} thread{'s' * (found['threads'] > 1)}"
-    told = threads if claim.cost == "timed" else ""
-    return f"{found['cpu']}{told}, torch {versions()['torch']}"
+    return f"{machine()['cpu']}, torch {versions()['torch']}"
 
 
 def _check(path: Path) -> None:

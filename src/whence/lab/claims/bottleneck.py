@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import time
-
 import torch
 
 from whence.lab.claim import Claim, Measure, Setting, Verdict, judge
 from whence.lab.claims.knowledge import GROUP, SOURCE, known, percent
 from whence.lab.claims.runs import answers
-from whence.lab.claims.scaling import slope
+from whence.lab.claims.scaling import least_seconds, slope
 from whence.lab.svg import Figure, Line, Panel
 
 LENGTHS = [1024, 2048, 4096, 8192]
-LAYERS, LATENTS, ROUNDS = 4, 32, 7
+LAYERS, LATENTS = 4, 32
 
 
 def seconds(bottleneck: int, seed: int) -> list[float]:
-    """Least forward times of a narrow model, whose attention is not hidden by its matrices.
-
-    The least of several rounds, on one thread: whatever else the machine does can only add to a
-    time, and threads that wait for each other beside another process add most.
-    """
+    """Forward times of a narrow model, whose attention is not hidden by its matrices."""
     from whence.config import ModelConfig
     from whence.model import GPT
 
@@ -34,18 +27,7 @@ def seconds(bottleneck: int, seed: int) -> list[float]:
         model = GPT(config, 32).eval()
     generator = torch.Generator().manual_seed(seed)
     batches = [torch.randint(2, 32, (4, length), generator=generator) for length in LENGTHS]
-    found = [math.inf] * len(LENGTHS)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        model.hidden(batches[0])
-        for _ in range(ROUNDS):  # all lengths take turns, so that a slow minute meets them all
-            for number, tokens in enumerate(batches):
-                start = time.perf_counter()
-                model.hidden(tokens)
-                found[number] = min(found[number], time.perf_counter() - start)
-    torch.set_num_threads(threads)
-    return found
+    return least_seconds(model.hidden, batches)
 
 
 def exponents(seed: int) -> tuple[list[Measure], Figure]:
