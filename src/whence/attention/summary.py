@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whence.attention.walk import by_position
-from whence.attention.whole import Exponentials
+from whence.attention.whole import Exponentials, before_division
 
 
 def summarise(
@@ -77,10 +77,7 @@ def _summarise_backward(
     exponentials = Exponentials(keys, latents, 0.0, offset)
     exponentials.top = top if bool(top.any()) else None
     with torch.autocast(keys.device.type, enabled=False):
-        # The row sum is one more channel, whose gradient is -(gradient . out).
-        up = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1).div_(mass)
-        if bool((mass == 0).any()):
-            up.masked_fill_(mass == 0, 0.0)
+        up = before_division(gradient, out, mass)
         for window in exponentials.windows(keys.shape[1]):
             weights = exponentials.keys_again(window)
             mixed = weights @ up[..., :-1]

@@ -132,6 +132,18 @@ def _attend(
     return out, mass, state, top
 
 
+def before_division(gradient: Tensor, out: Tensor, mass: Tensor) -> Tensor:
+    """Gradient of the sums (N,T,C+1), row sum last, of which `out` = sums / row sum was made.
+
+    The row sum is one more channel, whose gradient is -(gradient . out); a row that saw nothing
+    has none.
+    """
+    up = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1).div_(mass)
+    if bool((mass == 0).any()):
+        up.masked_fill_(mass == 0, 0.0)
+    return up
+
+
 @torch.library.custom_op("whence::whole_attention_backward", mutates_args=())
 def _attend_backward(
     gradient: Tensor,
@@ -152,10 +164,7 @@ def _attend_backward(
     features = Exponentials(keys, directions, square, offset)
     features.top = top if bool(top.any()) else None
     with torch.autocast(values.device.type, enabled=False):
-        # The row sum is one more channel, whose gradient is -(gradient . out).
-        up = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1).div_(mass)
-        if bool((mass == 0).any()):
-            up.masked_fill_(mass == 0, 0.0)
+        up = before_division(gradient, out, mass)
         for window in features.windows(queries.shape[1]):
             a, here = features.read_queries(queries, window), up[:, window]
             to_state.baddbmm_(a.mT, here)
