@@ -17,7 +17,7 @@ from whence.optim import make_optimizers
 
 CHARACTERS = "□⁇ .,?AaBbé1"
 ORDERS = 3
-texts = st.text(CHARACTERS[2:], min_size=1, max_size=30)
+texts = st.text(CHARACTERS[1:], min_size=1, max_size=30)
 
 
 def memory(rows: int = 1 << 20) -> WordMemory:
@@ -35,10 +35,11 @@ def encode(*written: str) -> torch.Tensor:
 
 
 def words_at(text: str, place: int) -> list[tuple[str, ...] | None]:
-    """What the definition says: the words up to here, the last one perhaps unfinished."""
+    """What the definition says: the words from the last ⁇ up to here, perhaps one unfinished."""
     read = text[: place + 1]
-    words = re.findall(r"[^\W_]+", read)
     unfinished = read[-1].isalnum()
+    read = read.rpartition("⁇")[2]
+    words = re.findall(r"[^\W_]+", read)
     return [
         (str(unfinished), *words[len(words) - order :]) if len(words) >= order else None
         for order in range(1, ORDERS + 1)

@@ -6,6 +6,11 @@ rows are added to the character's embedding. A full name thus has a row of its o
 cost, which the layers above can fill with what is said about that name and look at when the name
 stands in a question.
 
+What stands before a mask is not seen from behind it: otherwise the answer's own positions would be
+rows of the name and the answer's first letters, in which a document is learned by heart without the
+layers above ever looking at the name. A question, where other words stand before the mask, would
+find nothing there.
+
 Rows are written by documents and only read by questions: a model that may write while it answers
 the training questions learns their answers by heart in the rows of their names, and nothing that
 would help with anybody else. `written` counts, per row, how often a document wrote it: a name whose
@@ -17,6 +22,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from whence.vocab import MASK
 
 # Odd 64-bit numbers with well mixed bits, the golden ratio's and splitmix64's, as signed ones.
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -92,11 +99,12 @@ class WordMemory(nn.Module):
         word = total - _at(total, last_break)
         before = _at(last_letter, last_break, nothing=-1)  # where the word before ended
         at = torch.where(letter, here, last_letter)  # after a word, the word that has just ended
+        last_mask = torch.where(tokens == MASK, here, nowhere).cummax(1).values
         key = letter.long()  # a word so far is not the same word finished
         known = torch.ones_like(letter)
         rows = []
         for order in range(self.orders):
-            known = known & (at >= 0)
+            known = known & (at > last_mask)
             key = mix(key * _GOLDEN + _at(word, at))
             row = torch.where(known, 1 + (key & (2**62 - 1)) % (self.rows - 1), 0)
             rows.append(order * self.rows + row)

@@ -11,7 +11,7 @@ by L-BFGS: convex, deterministic, a second for thousands of documents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,10 +34,11 @@ class Candidate:
 class Picker:
     """Fitted on training questions of one attribute; `pick` finds the span in any document."""
 
-    def __init__(self, weights: dict[str, float], answers: Counter[str], words: int) -> None:
+    def __init__(self, weights: dict[str, float], answers: Mapping[str, str], words: int) -> None:
         self.weights = weights
-        self.answers = answers
+        self.answers = answers  # by name: those of the training questions, and guesses of others
         self.words = words  # the longest answer, in words
+        self.counts = Counter(answers.values())
 
     @classmethod
     def fit(
@@ -46,26 +47,49 @@ class Picker:
         questions: Sequence[Question],
         penalty: float = 0.3,
     ) -> Picker:
-        """`questions` are training questions; documents of other people are not looked at."""
+        """`questions` are training questions; of other people only the documents are read.
+
+        Fitted twice: what the first picker finds in everybody's document tells the second one what
+        answers look like, far beyond those that the training questions happen to have.
+        """
         expected = {q.name: q.answer for q in questions if q.answer is not None}
-        answers = Counter(expected.values())
-        words = max((len(answer.split()) for answer in answers), default=1)
-        groups: list[tuple[list[Candidate], int]] = []
-        for document in documents:
-            answer = expected.get(document.name)
-            if answer is None:
-                continue
-            # Counted without this person, or the feature would give the answer away.
-            others = answers - Counter([answer])
-            candidates = describe_candidates(document, others, words)
+        words = max((len(answer.split()) for answer in expected.values()), default=1)
+        asked = [document for document in documents if document.name in expected]
+        first = cls({}, expected, words)
+        first._learn(asked, expected, penalty)
+        found = {document.name: first.pick(document) for document in documents}
+        guesses = {
+            document.name: document.text[slice(*span)]
+            for document in documents
+            if (span := found[document.name]) is not None
+        }
+        second = cls({}, {**guesses, **expected}, words)
+        second._learn(asked, expected, penalty)
+        return second
+
+    def _learn(
+        self, asked: Sequence[Document], expected: Mapping[str, str], penalty: float
+    ) -> None:
+        groups = []
+        for document in asked:
+            candidates = self.candidates(document)
+            answer = expected[document.name]
             matches = [i for i, c in enumerate(candidates) if c.text == answer]
             if matches:
                 groups.append((candidates, matches[0]))
-        return cls(_fit(groups, penalty), answers, words)
+        self.weights = _fit(groups, penalty)
+
+    def candidates(self, document: Document) -> list[Candidate]:
+        # Counted without this person's own, or the feature would give the answer away.
+        own = self.answers.get(document.name)
+        others = self.counts if own is None else self.counts - Counter([own])
+        return describe_candidates(document, others, self.words)
 
     def scores(self, document: Document) -> list[tuple[Candidate, float]]:
-        candidates = describe_candidates(document, self.answers, self.words)
-        return [(c, sum(self.weights.get(f, 0.0) for f in c.features)) for c in candidates]
+        return [
+            (candidate, sum(self.weights.get(f, 0.0) for f in candidate.features))
+            for candidate in self.candidates(document)
+        ]
 
     def pick(self, document: Document) -> Span | None:
         """The span most likely to be the answer, or None where nothing stands out."""
@@ -142,6 +166,8 @@ def describe_candidates(document: Document, answers: Counter[str], words: int) -
             f"after name-word {text[max(body, start - 2) : start].strip() in {',', '-'}}",
             f"{known} {before[2]}",
             f"{known} listed {listed}",
+            f"is {span}",
+            f"is {span} listed {listed}",
             *(f"near {word}" for word in dict.fromkeys(near)),
         ]
         found.append(Candidate((start, stop), span, tuple(features)))
