@@ -156,6 +156,18 @@ def test_evaluate(finished: Path, tmp_path: Path) -> None:
     assert len(lines) == len(SPLITS["test"])
 
 
+def test_evaluate_in_other_words(finished: Path, tmp_path: Path) -> None:
+    stored = read_json(finished / "evaluation.json")
+    asked = json.loads(call("evaluate", finished, "--paraphrases", "--json").stdout)
+    assert asked["forms"][0]["correct"] == stored["correct"]
+    assert asked["trained"]["total"] == stored["total"]
+    assert "of the pairs of forms" in call("evaluate", finished, "--paraphrases").stdout
+    refused(
+        call("evaluate", finished, "--paraphrases", "--predictions", tmp_path / "p.txt"),
+        "--paraphrases prints a table",
+    )
+
+
 def test_evaluate_without_answers_claims_no_score(finished: Path, tmp_path: Path) -> None:
     folder = write_course(tmp_path / "course")
     (folder / "birth_test.tsv").write_text("Where was Ada Dunn born?\nWhere was Bo Dunn born?\n")

@@ -129,6 +129,9 @@ def list_runs(folder: Path) -> None:
 @click.option(
     "--answers", type=click.Path(path_type=Path), help="Write JSON lines, one a question."
 )
+@click.option(
+    "--paraphrases", is_flag=True, help="Ask in other words too, also words never trained on."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the score as JSON.")
 def evaluate(
     run: Path,
@@ -136,11 +139,20 @@ def evaluate(
     corpus: str | None,
     predictions: Path | None,
     answers: Path | None,
+    paraphrases: bool,
     as_json: bool,
 ) -> None:
     """Score a split, or write predictions where it has no answers."""
-    from whence.pipeline import evaluate_run
+    from whence.pipeline import evaluate_run, paraphrase_run
 
+    if paraphrases:
+        if predictions or answers:
+            raise WhenceError("--paraphrases prints a table; it writes no predictions or answers")
+        from whence.paraphrase import table
+
+        asked = paraphrase_run(run, split, corpus)
+        click.echo(json.dumps(asked) if as_json else table(asked))
+        return
     result = evaluate_run(run, split, corpus, predictions, answers)
     if as_json:
         click.echo(json.dumps(result))

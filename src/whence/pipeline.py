@@ -109,10 +109,7 @@ def evaluate_run(
     answers: Path | None = None,
 ) -> dict[str, Any]:
     """Ask a split of the run's corpus (or another); score it, or only write the predictions."""
-    run = Run.open(path)
-    config = CorpusConfig(name=corpus_name) if corpus_name else run.config.corpus
-    corpus = open_corpus(config)
-    asked: Split = "train" if split == "train" else "test" if split == "test" else "dev"
+    run, corpus, asked = _asked(path, split, corpus_name)
     if predictions is None and answers is None:
         check_answers(corpus.questions(asked), f"{corpus.name}, {asked}")
     found = evaluate(run.model(), run.vocab(), corpus, asked)
@@ -123,3 +120,19 @@ def evaluate_run(
     if any(record["correct"] is None for record in found):
         return {"split": asked, "correct": None, "total": len(found), "accuracy": None}
     return {"split": asked, **score(found)}
+
+
+def paraphrase_run(path: Path, split: str, corpus_name: str | None = None) -> dict[str, Any]:
+    """Ask a split in all the forms that its questions have."""
+    from whence.paraphrase import ask_in_all_forms
+
+    run, corpus, asked = _asked(path, split, corpus_name)
+    return ask_in_all_forms(run.model(), run.vocab(), corpus, asked)
+
+
+def _asked(path: Path, split: str, corpus_name: str | None) -> tuple[Run, Corpus, Split]:
+    """The run, the corpus that it is asked about (its own, or another), and the split."""
+    run = Run.open(path)
+    config = CorpusConfig(name=corpus_name) if corpus_name else run.config.corpus
+    asked: Split = "train" if split == "train" else "test" if split == "test" else "dev"
+    return run, open_corpus(config), asked
