@@ -35,14 +35,20 @@ def encode(*written: str) -> torch.Tensor:
 
 
 def words_at(text: str, place: int) -> list[tuple[str, ...] | None]:
-    """What the definition says: the words from the last ⁇ up to here, perhaps one unfinished."""
+    """What the definition says: the words from the last ⁇ up to here, perhaps one unfinished.
+
+    Several words have a row only where the first and the last are capitalised, as in a name.
+    """
     read = text[: place + 1]
     unfinished = read[-1].isalnum()
     read = read.rpartition("⁇")[2]
     words = re.findall(r"[^\W_]+", read)
+    ends = [tuple(words[len(words) - order :]) for order in range(1, ORDERS + 1)]
     return [
-        (str(unfinished), *words[len(words) - order :]) if len(words) >= order else None
-        for order in range(1, ORDERS + 1)
+        (str(unfinished), *end)
+        if len(words) >= order and (order == 1 or (end[0][0].isupper() and end[-1][0].isupper()))
+        else None
+        for order, end in enumerate(ends, 1)
     ]
 
 

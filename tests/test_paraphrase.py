@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tiny import BORN, NAMES, SPLITS, TinyCorpus
 
+from tiny import BORN, NAMES, SPLITS, TinyCorpus
 from whence import paraphrase
 from whence.answer import Answer
 from whence.config import ModelConfig

@@ -4,7 +4,9 @@ At every position the memory knows the word that is being read and the words bef
 the word so far, of it and the word before, and so on up to `orders` words, each name a row; the
 rows are added to the character's embedding. A full name thus has a row of its own at no matrix
 cost, which the layers above can fill with what is said about that name and look at when the name
-stands in a question.
+stands in a question. Several words have a row only if the first and the last are capitalised:
+names do, and "July 1981 in" does not, whose row would learn by heart what follows it in its one
+document.
 
 What stands before a mask is not seen from behind it: otherwise the answer's own positions would be
 rows of the name and the answer's first letters, in which a document is learned by heart without the
@@ -42,6 +44,7 @@ class WordMemory(nn.Module):
     """(B,T) characters -> (B,T,D): the sum of the rows that the last words name."""
 
     letters: Tensor  # (V,) which characters words are made of
+    capitals: Tensor  # (V,) which of them begin a name
     written: Tensor  # (orders * rows,) how often each row was written
 
     def __init__(self, vocabulary: int, width: int, rows: int, orders: int) -> None:
@@ -51,11 +54,13 @@ class WordMemory(nn.Module):
         # Which characters are letters is the vocabulary's to say (`mark_letters`); it is saved with
         # the weights, because the rows mean nothing without it.
         self.register_buffer("letters", torch.zeros(vocabulary, dtype=torch.bool))
+        self.register_buffer("capitals", torch.zeros(vocabulary, dtype=torch.bool))
         self.register_buffer("written", torch.zeros(orders * rows, dtype=torch.int64))
 
     def mark_letters(self, characters: str) -> None:
         """`characters`: the vocabulary's, in the order of their numbers."""
         self.letters.copy_(torch.tensor([character.isalnum() for character in characters]))
+        self.capitals.copy_(torch.tensor([character.isupper() for character in characters]))
 
     def forward(self, tokens: Tensor, reading: Tensor | None = None) -> Tensor:
         """`reading` (B,): rows of the batch that look at the memory and must not change it."""
@@ -101,12 +106,15 @@ class WordMemory(nn.Module):
         at = torch.where(letter, here, last_letter)  # after a word, the word that has just ended
         last_mask = torch.where(tokens == MASK, here, nowhere).cummax(1).values
         key = letter.long()  # a word so far is not the same word finished
+        capital = _at(self.capitals[tokens], (last_break + 1).clamp_max(T - 1))
+        ends_in_capital = _at(capital, at)
         known = torch.ones_like(letter)
         rows = []
         for order in range(self.orders):
             known = known & (at > last_mask)
+            named = known & ends_in_capital & _at(capital, at) if order else known
             key = mix(key * _GOLDEN + _at(word, at))
-            row = torch.where(known, 1 + (key & (2**62 - 1)) % (self.rows - 1), 0)
+            row = torch.where(named, 1 + (key & (2**62 - 1)) % (self.rows - 1), 0)
             rows.append(order * self.rows + row)
             at = _at(before, at, nothing=-1)
         return torch.stack(rows, -1)
