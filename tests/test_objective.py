@@ -210,6 +210,22 @@ def test_salient_words_are_names_places_and_numbers_but_not_ones_own_name() -> N
     text = "Ann Lee. Ann was born in New York on 3 May 1900, a Lund-born painter of the Louvre ."
     found = [text[a:b] for a, b in salient_words(Document(text, "Ann Lee"))]
     assert found == ["New", "York", "3", "May", "1900", "Lund", "Lund-born", "Louvre"]
+    names = [text[a:b] for a, b in salient_words(Document(text, "Ann Lee"), numbers=False)]
+    assert names == ["New", "York", "May", "Lund", "Lund-born", "Louvre"]
+
+
+def test_numbers_are_asked_for_unless_the_stage_says_no() -> None:
+    item = Document("Ann Lee. Born 1900 in Rome .", "Ann Lee")
+    vocab = Vocab.from_text(item.text)
+
+    def spans(numbers: bool) -> set[str]:
+        drawn = [
+            SalientSpan(128, numbers=numbers).draw(item, vocab, random.Random(s)) for s in range(60)
+        ]
+        return {vocab.decode(inputs[inputs.index(MASK) + 1 :]) for inputs, _ in drawn}
+
+    assert spans(numbers=True) == {"Born", "1900", "Rome"}
+    assert spans(numbers=False) == {"Born", "Rome"}
 
 
 def test_salient_context_shrinks_down_to_the_name_alone() -> None:

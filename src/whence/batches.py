@@ -73,6 +73,7 @@ class Batches:
         seed: int,
         stage: str,
         words_before: int = 3,
+        numbers: bool = True,
         picked_share: float = 0.95,
     ) -> None:
         self.vocab = vocab
@@ -81,7 +82,7 @@ class Batches:
         self.stage = stage
         check_mixture(corpus, vocab, mixture, block)
         self.objectives = {
-            name: make_objective(name, corpus, block, words_before, picked_share)
+            name: make_objective(name, corpus, block, words_before, numbers, picked_share)
             for name in mixture
         }
         total = sum(mixture.values())
@@ -169,14 +170,14 @@ def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: i
 
 
 def make_objective(
-    name: str, corpus: Corpus, block: int, words_before: int, picked_share: float
+    name: str, corpus: Corpus, block: int, words_before: int, numbers: bool, picked_share: float
 ) -> Objective:
     """The objective that a mixture names; a picked span first needs its picker."""
     if name == "picked":
         picks = pick_spans(corpus.documents(), corpus.questions("train"))
-        return PickedSpan(block, words_before, picks=picks, share=picked_share)
+        return PickedSpan(block, words_before, numbers, picks, picked_share)
     if name == "salient":
-        return SalientSpan(block, words_before)
+        return SalientSpan(block, words_before, numbers)
     return OBJECTIVES[name](block)
 
 

@@ -95,6 +95,7 @@ class StageConfig:
     name: str = "pretrain"
     mixture: dict[str, float] = field(default_factory=lambda: {"spans": 1.0})  # objective -> share
     words_before: int = 3  # of a salient or picked span: up to so many are given, drawn anew
+    numbers: bool = True  # whether numbers are salient, beside capitalised words
     picked_share: float = 0.95  # how often "picked" asks for a picked span, not just a salient one
     epochs: float = 0.0  # passes over the largest part of the mixture; 0: not bounded by this
     steps: int = 0  # optimiser steps; 0: not bounded by this

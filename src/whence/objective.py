@@ -145,8 +145,8 @@ _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
-def salient_words(document: Document) -> list[Span]:
-    """Where capitalised words and numbers stand, without those of the person's own name.
+def salient_words(document: Document, numbers: bool = True) -> list[Span]:
+    """Where capitalised words (and numbers) stand, without those of the person's own name.
 
     Of words like Toulouse-born and Toulouse's, the capitalised part is salient on its own as well.
     """
@@ -154,7 +154,7 @@ def salient_words(document: Document) -> list[Span]:
     found: list[Span] = []
     for match in _WORD.finditer(document.text, len(document.name) + 1 if document.name else 0):
         word, start = match.group(), match.start()
-        if word in own or not (word[0].isupper() or word.isdigit()):
+        if word in own or not (word[0].isupper() or (numbers and word.isdigit())):
             continue
         parts = list(_PART.finditer(word))
         if any(part.group()[0].islower() for part in parts):
@@ -178,11 +178,12 @@ class SalientSpan(_Padded):
     """
 
     words_before: int = 3
+    numbers: bool = True  # dates and the like are asked for as well as names
 
     def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
         if not isinstance(item, Document):
             raise WhenceError("salient spans are drawn from documents")
-        spans = salient_words(item)
+        spans = salient_words(item, self.numbers)
         if not spans:  # nothing stands out: the text as it is, at least
             return NextCharacter(self.block).draw(item, vocab, generator)
         start, stop = spans[integer(generator, 0, len(spans) - 1)]

@@ -108,6 +108,7 @@ def train(
                 seed=config.seed,
                 stage=stage.name,
                 words_before=stage.words_before,
+                numbers=stage.numbers,
                 picked_share=stage.picked_share,
             )
             stream = batches.read(Place(clock.window, clock.batch))
