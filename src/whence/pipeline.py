@@ -88,6 +88,7 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
                 spent.step,
                 stage=run.config.stages[-1].name,
                 seconds=round(spent.seconds, 3),
+                epochs=round(spent.epochs, 3),
                 **scored,
                 total=result["total"],
             )

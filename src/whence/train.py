@@ -45,6 +45,7 @@ class Clock:
     stage_seconds: float = 0.0
     stage_tokens: int = 0  # targets that carried a loss
     stage_examples: int = 0
+    epochs: float = 0.0  # passes over the largest part of the stage, also after its end
     evaluated: int = 0  # evaluations done in this stage
     loss: float = math.nan  # of the stage, averaged over the last steps
     window: int = 0  # the place in the stage's batches
@@ -146,6 +147,7 @@ def train(
                 clock.characters += batch.characters
                 clock.stage_tokens += int((batch.targets != PAD).sum())
                 clock.stage_examples += batch.examples
+                clock.epochs = batches.epochs(clock.stage_examples)
                 clock.window, clock.batch = place.window, place.batch
                 clock.loss = value if math.isnan(clock.loss) else 0.95 * clock.loss + 0.05 * value
 
@@ -161,6 +163,7 @@ def train(
                         clock.step,
                         stage=stage.name,
                         seconds=round(clock.seconds, 3),
+                        epochs=round(clock.epochs, 3),
                         accuracy=score,
                         correct=right,
                         total=total,
