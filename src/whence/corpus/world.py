@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from whence.corpus.base import Document, Person, Question, Split
+from whence.corpus.asked import AskedPeople
+from whence.corpus.base import Document, Person, Question
 from whence.corpus.biography import Biography, biographies
 from whence.corpus.draw import Draw
-from whence.corpus.questions import ask, check_attributes, check_paraphrases
+from whence.corpus.questions import check_attributes, check_paraphrases
 from whence.corpus.sentences import ATTRIBUTES, describe_life
-from whence.corpus.splits import SPLITS, check_split, split_people
+from whence.corpus.splits import SPLITS, split_people
 from whence.errors import WhenceError
 
 SMALLEST, LARGEST = 200, 100_000
 
 
-class WorldCorpus:
+class WorldCorpus(AskedPeople):
     """Synthetic people from one seed, the same bytes on every machine.
 
     people       how many there are, 200 to 100,000
@@ -104,22 +105,8 @@ class WorldCorpus:
     def documents(self) -> Sequence[Document]:
         return self._documents
 
-    def questions(self, split: Split) -> Sequence[Question]:
-        """Every person of the split, about every asked attribute that they have."""
-        return self._ask(split, self.paraphrases if split == "train" else 1)
-
-    def paraphrased(self, split: Split) -> Sequence[Question]:
-        """The questions of a split in all forms, the heard ones and the unheard ones."""
-        return self._ask(split, None)
-
-    def _ask(self, split: Split, forms: int | None) -> Sequence[Question]:
-        check_split(split)
-        return tuple(
-            question
-            for index, person in enumerate(self.biographies)
-            if self.splits.split[index] == split
-            for question in ask(person.name, person.facts, self.attributes, forms)
-        )
+    def everybody(self) -> Sequence[Biography]:
+        return self.biographies
 
     def facts(self, name: str) -> Mapping[str, str]:
         """All that is true of a person: attribute to value."""
@@ -150,13 +137,6 @@ class WorldCorpus:
             asked = stated if first in person.facts else None
             ledger.append(Person(person.name, asked, count > 0, count, withheld, person.origin))
         return tuple(ledger)
-
-    def vocabulary_text(self) -> str:
-        """The documents, the training questions with answers, and what dev and test are asked."""
-        lines = [document.text for document in self._documents]
-        lines += [f"{question.text} {question.answer}" for question in self.questions("train")]
-        lines += [question.text for split in SPLITS for question in self.paraphrased(split)]
-        return "\n".join(lines)
 
     def describe(self) -> dict[str, Any]:
         return {
