@@ -1,15 +1,10 @@
-"""Training: golden curves, exact resumption after real kills, honest failures."""
+"""Training: golden curves, seeds, bounds, honest failures."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,64 +17,25 @@ from tiny import (
     PLACES,
     SPLITS,
     TinyCorpus,
-    assert_refused,
-    environment,
     recipe,
-    whence,
     write_course,
-    write_recipe,
 )
+from tiny_runs import quiet, train_tiny, weights
 from whence.attention import MECHANISMS
 from whence.batches import Batches, Place
-from whence.config import Config, from_table, to_table
+from whence.config import from_table, load_recipe, to_table
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
-from whence.files import read_json, read_lines
+from whence.files import read_lines
 from whence.model import GPT
 from whence.pipeline import begin, carry_out
 from whence.progress import Progress
 from whence.run import TRAINING, Run
-from whence.train import Interrupted, backward, build_model, due, stage_bounds, train, whole_share
+from whence.train import backward, build_model, due, stage_bounds, train, whole_share
 from whence.vocab import Vocab
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def quiet() -> Progress:
-    return Progress("test", io.StringIO())
-
-
-def train_tiny(
-    path: Path, config: Config, corpus: TinyCorpus | None = None
-) -> tuple[GPT, list[dict[str, Any]]]:
-    corpus = corpus or TinyCorpus()
-    vocab = Vocab.from_text(corpus.vocabulary_text())
-    run = Run.create(path, config)
-    model = build_model(config, vocab)
-    train(run, corpus, vocab, model, quiet())
-    return model, run.metrics()
-
-
-def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return GPT.from_pretrained(path / "checkpoints").state_dict()
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    """Bit for bit the same weights, the same log but for the clock, the same answers."""
-    before, after = weights(one), weights(other)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    logs = [timeless(Run.open(path).metrics()) for path in (one, other)]
-    assert logs[0] == logs[1]
-    answers = [read_lines(path / "answers.jsonl") for path in (one, other)]
-    assert answers[0] == answers[1]
-    scores = [read_json(path / "evaluation.json") for path in (one, other)]
-    for key in ("split", "correct", "total", "accuracy", "interval", "steps", "characters"):
-        assert scores[0][key] == scores[1][key]
+REPOSITORY = Path(__file__).parent.parent
 
 
 # Golden curves
@@ -128,148 +84,6 @@ def test_twenty_steps_are_what_they_always_were(
     assert found["characters"] == golden["characters"]
     assert found["parameters"] == golden["parameters"]
     assert found["losses"] == pytest.approx(golden["losses"], rel=2e-3)
-
-
-# Exact resumption
-
-
-@pytest.fixture(scope="module")
-def long_recipe(course: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some hundred steps with dropout, two optimizers and a checkpoint after every step."""
-    config = recipe(
-        corpus={"name": f"course:{course}"},
-        train={"evaluations": 4, "threads": 1, "save_seconds": 0.0},
-        stages=[
-            {"name": "pretrain", "steps": 70, "batch": 512, "mixture": {"spans": 3, "picked": 1}},
-            {
-                "name": "finetune",
-                "epochs": 30.0,
-                "batch": 256,
-                "mixture": {"questions": 1.0},
-                "optimizer": "muon",
-            },
-        ],
-    )
-    return write_recipe(tmp_path_factory.mktemp("recipes") / "long.toml", config)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(long_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    done = whence("train", long_recipe, "--out", path)
-    assert done.returncode == 0, done.stderr
-    return path
-
-
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "whence.cli", *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-
-
-def wait_for_steps(process: subprocess.Popen[str], run: Path, steps: int) -> None:
-    log = run / "metrics.jsonl"
-    while process.poll() is None:
-        if log.exists() and log.read_bytes().count(b"\n") >= steps:
-            return
-        time.sleep(0.005)
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_the_result_is_the_same(
-    long_recipe: Path, uninterrupted: Path, tmp_path: Path
-) -> None:
-    """kill -9 again and again, from the very first moments on; resume; bit for bit the same."""
-    moments = random.Random(os.getpid())
-    run = tmp_path / "killed"
-    process = start("train", long_recipe, "--out", run)
-    kills = 0
-    while kills < 4:
-        if kills == 0:  # as soon as there is a run at all
-            while not (run / "config.toml").exists() and process.poll() is None:
-                time.sleep(0.001)
-        else:
-            log = run / "metrics.jsonl"
-            before = log.read_bytes().count(b"\n") if log.exists() else 0
-            wait_for_steps(process, run, before + moments.randrange(1, 30))
-        time.sleep(moments.random() * 0.02)
-        process.kill()
-        process.communicate()
-        kills += 1
-        if (run / "evaluation.json").exists():
-            break
-        process = start("resume", run)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode in (0, -signal.SIGKILL), error
-    if process.returncode:
-        assert whence("resume", run).returncode == 0
-    assert_same_run(uninterrupted, run)
-    assert not list(run.rglob(".*.tmp")) and not (run / TRAINING).exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_go_on(
-    number: signal.Signals, long_recipe: Path, uninterrupted: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "stopped"
-    process = start("train", long_recipe, "--out", run)
-    wait_for_steps(process, run, 20)
-    process.send_signal(number)
-    out, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == ""
-    assert "Traceback" not in error
-    assert f"go on with: whence resume {run}" in error.splitlines()[-1]
-    assert error.splitlines()[-1].startswith("stopped at step ")
-    step = int(error.splitlines()[-1].split()[3].rstrip(";"))
-    state = Run.open(run).latest()
-    assert state is not None and state["clock"]["step"] == step
-    done = whence("resume", run)
-    assert done.returncode == 0, done.stderr
-    assert_same_run(uninterrupted, run)
-
-
-def stopping(step: int) -> Any:
-    """A progress that sends this process a signal at a step."""
-
-    class Stopping(Progress):
-        def update(self, **shown: Any) -> None:
-            if shown["step"] == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    return Stopping("test", io.StringIO())
-
-
-@pytest.mark.parametrize("step", [1, 5, 8, 9, 13])
-@pytest.mark.parametrize("rule", ["adamw", "muon", "muon and a memory"])
-def test_stopped_at_any_step_the_result_is_the_same(rule: str, step: int, tmp_path: Path) -> None:
-    """In the first step, at the end of a stage, in the next one: in this process."""
-    config = recipe()
-    table = to_table(config)
-    for stage in table["stages"]:
-        stage["optimizer"] = rule.split()[0]
-    table["model"]["memory"] = 64 if "memory" in rule else 0
-    config = from_table(table)
-    expected, metrics = train_tiny(tmp_path / "whole", config)
-    corpus = TinyCorpus()
-    vocab = Vocab.from_text(corpus.vocabulary_text())
-    run = Run.create(tmp_path / "stopped", config)
-    with pytest.raises(Interrupted, match=f"stopped at step {step}"):
-        train(run, corpus, vocab, build_model(config, vocab), stopping(step))
-    again = build_model(config, vocab)
-    clock = train(Run.open(run.path), corpus, vocab, again, quiet())
-    assert clock.step == 14
-    for one, other in zip(expected.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert timeless(run.metrics()) == timeless(metrics)
-
-
-def test_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    train_tiny(tmp_path / "run", recipe())
-    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 # What decides a result
@@ -391,6 +205,26 @@ def test_the_loss_falls_and_the_answers_come(tmp_path: Path) -> None:
     assert accuracy(model, vocab, corpus.questions("train")) == (12, 12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "low", "high"),
+    [
+        pytest.param([], 90, 100, id="as it is"),
+        pytest.param(["model.memory=0"], 0, 60, id="without the memory it takes longer"),
+        pytest.param(["stages.train.mixture={questions=1.0}"], 0, 20, id="without documents"),
+    ],
+)
+def test_the_recall_recipe_knows_an_invented_world(
+    change: list[str], low: float, high: float, tmp_path: Path
+) -> None:
+    """Dev people are never asked about in training: what is known of them was read."""
+    settings = ["corpus.name=world", "corpus.people=300", "train.seconds=0", "train.steps=300"]
+    settings += ["train.threads=1", "train.evaluations=0", *change]
+    config = load_recipe(REPOSITORY / "recipes" / "recall.toml", settings)
+    result = carry_out(begin(config, tmp_path / "run"))
+    assert low <= result["accuracy"] <= high
+
+
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = TinyCorpus()
     vocab = Vocab.from_text(corpus.vocabulary_text())
@@ -472,49 +306,3 @@ def test_compiled_training_is_the_same_training(tmp_path: Path) -> None:
         _, metrics = train_tiny(tmp_path / compile_, config)
         losses.append([record["loss"] for record in metrics])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-
-
-@pytest.mark.slow
-def test_two_processes_in_one_run_directory(course: Path, tmp_path: Path) -> None:
-    config = recipe(
-        corpus={"name": f"course:{course}"},
-        train={"evaluations": 0, "threads": 1, "seconds": 600.0},
-        stages=[{"name": "pretrain", "batch": 256, "mixture": {"spans": 1.0}}],
-    )
-    path = write_recipe(tmp_path / "recipe.toml", config)
-    run = tmp_path / "run"
-    first = start("train", path, "--out", run)
-    wait_for_steps(first, run, 2)
-    before = (run / "config.toml").read_bytes()
-    assert_refused(whence("resume", run), f"{run} is in use by process {first.pid}")
-    assert_refused(whence("train", path, "--out", run), "holds a run already", "whence resume")
-    listed = whence("ls", tmp_path)
-    assert "running" in listed.stdout
-    assert (run / "config.toml").read_bytes() == before
-    first.send_signal(signal.SIGTERM)
-    _, error = first.communicate(timeout=60)
-    assert first.returncode == 130, error
-    assert "interrupted" in whence("ls", tmp_path).stdout
-
-
-@pytest.mark.parametrize("how", ["another width", "another optimizer", "not a state", "a list"])
-def test_a_checkpoint_of_another_model_is_one_sentence(how: str, tmp_path: Path) -> None:
-    corpus = TinyCorpus()
-    vocab = Vocab.from_text(corpus.vocabulary_text())
-    config = recipe()
-    run = Run.create(tmp_path / "run", config)
-    with pytest.raises(Interrupted):
-        train(run, corpus, vocab, build_model(config, vocab), stopping(3))
-    state: Any = run.latest()
-    if how == "another width":
-        state["model"]["head.weight"] = torch.zeros(len(vocab), 99)
-    elif how == "another optimizer":
-        state["optimizers"] = state["optimizers"] * 2
-    elif how == "not a state":
-        state = {"weights": torch.zeros(3)}
-    else:
-        state = [1, 2]
-    torch.save(state, run.path / TRAINING)
-    with pytest.raises(WhenceError, match="does not belong to the model of this run") as error:
-        train(run, corpus, vocab, build_model(config, vocab), quiet())
-    assert "\n" not in str(error.value)
