@@ -38,6 +38,7 @@ def build(seed: int = 0, **changes: Any) -> GPT:
                 parameter.normal_(std=0.3)
         if model.memory is not None:  # every third character ends a word
             model.memory.letters.copy_(torch.arange(VOCABULARY) % 3 > 0)
+            model.memory.capitals.copy_(torch.arange(VOCABULARY) % 3 == 1)
     return model.eval()
 
 
@@ -55,8 +56,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "start": "zero",
     },
     "no positions": {"positions": "none"},
-    "memory": {"memory": 50, "attention": "rope"},
-    "memory, performer": {"memory": 50, "memory_words": 2, "attention": "performer"},
+    **{f"memory, {name}": {"memory": 50, "attention": name} for name in MECHANISMS},
+    "memory of two words": {"memory": 50, "memory_words": 2, "attention": "rope"},
     "memory, bottleneck": {"memory": 50, "bottleneck": 5, "layers": 3},
 }
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
