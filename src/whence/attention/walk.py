@@ -21,6 +21,9 @@ CALM = 64.0
 # Stands for "no key seen yet" where -inf would make -inf - (-inf) = NaN.
 FLOOR = -1e30
 CHUNK = 64
+LOG2E = math.log2(math.e)
+# What a forward pass leaves to its backward pass: no states, all of them, or those of `calm.py`.
+UNKNOWN, KNOWN, CALMLY = range(3)
 # Numbers of a segment's largest array: a megabyte of float32, about one core's cache.
 SEGMENT = 1 << 18
 
@@ -146,7 +149,6 @@ class Walk:
         self.C = values.shape[-1]
         self.width = self.C + int(normalise)
         self.like = values
-        self.lengths: Tensor | None = None
 
     def logs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         query_log, key_log, offset, directions = self.given[3:]
@@ -154,27 +156,11 @@ class Walk:
         query, key = query_log[:, start:stop], key_log[:, start:stop]
         if directions is None:
             return query, key
-        half = self.key_length()[:, start:stop].square().mul_(self.square / 2)
+        half = length(key).square_().mul_(self.square / 2)
         if offset is not None:
             half += offset[:, start:stop]
         turn = directions.mT.expand(self.N, -1, -1)
         return torch.bmm(query, turn), torch.bmm(key, turn).sub_(half)
-
-    def key_length(self) -> Tensor:
-        """(N,T,1), made once."""
-        if self.lengths is None:
-            assert self.given.key_log is not None
-            self.lengths = length(self.given.key_log)
-        return self.lengths
-
-    def surely_calm(self) -> bool:
-        """What lengths alone promise of products with directions: |w.x| <= |w| |x|."""
-        query_log, key_log, _, directions = self.given[3:]
-        if directions is None or query_log is None or key_log is None:
-            return False
-        lengths = (length(directions), length(query_log), self.key_length())
-        turn, query, key = (float(x.amax()) for x in lengths)
-        return turn * (query + key) + self.square / 2 * key**2 <= CALM
 
     def segments(self, plain: bool = False) -> Iterator[Segment]:
         """`plain`: known to need no references."""
@@ -245,13 +231,16 @@ class Walk:
         return before.view(-1, self.M, self.width), after.view(state.shape)
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Outputs, row sums, the states before the segments, and whether these are all."""
+        """Outputs, row sums, the states before the segments, and whether these are all.
+
+        References belong to the states: where there were any, the backward pass walks again.
+        """
         out = by_position(self.like, self.N, self.T, self.C)
         mass = out.new_ones(self.N, self.T, 1) if self.normalise else out.new_empty(0)
         count = room_for_states(self.N, self.T, self.M, self.chunk)
         states = out.new_empty(count, self.N, self.M, self.width)
         state, top = out.new_zeros(self.N, self.M, self.width), None
-        for number, segment in enumerate(self.segments(plain=self.surely_calm())):
+        for number, segment in enumerate(self.segments()):
             read = self.read(segment)
             state = self.carry(state, top, segment.top)
             top = segment.top
@@ -274,8 +263,7 @@ class Walk:
             out.masked_fill_(mass == 0, 0.0)
         if not bool(state.isfinite().all()):
             self.keep_in_place(out, mass)
-        # References belong to the states: where there were any, the backward pass walks again.
-        return out, mass, states, torch.tensor(top is None)
+        return out, mass, states, torch.tensor(KNOWN if top is None else UNKNOWN)
 
     def keep_in_place(self, out: Tensor, mass: Tensor) -> None:
         """A NaN or infinity at position j makes NaN of the outputs from j on, of none before."""
