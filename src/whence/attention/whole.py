@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.walk import CALM, FLOOR, SEGMENT, by_position, calm, length, with_ones
+from whence.attention.walk import CALM, FLOOR, LOG2E, SEGMENT, by_position, calm, length, with_ones
 
 
 def whole_attention(
@@ -56,13 +56,15 @@ class Exponentials:
 
     As in the causal scan, references are subtracted only from the first logarithms on that need
     them: `top` (N,1,M) is the maximum of each feature's key logarithms, or None for zero.
-    Directions are (M,d), or (N,M,d) where every head has its own.
+    Directions are (M,d), or (N,M,d) where every head has its own. Logarithms are those to base two,
+    whose exponential is the quicker function.
     """
 
     def __init__(
         self, keys: Tensor, directions: Tensor, square: float, offset: Tensor | None
     ) -> None:
-        self.keys, self.directions, self.square, self.offset = keys, directions, square, offset
+        self.keys, self.offset = keys, offset
+        self.turn, self.half = (directions * LOG2E).mT, square / 2 * LOG2E
         self.N, self.M = keys.shape[0], directions.shape[-2]
         self.top: Tensor | None = None
 
@@ -73,34 +75,34 @@ class Exponentials:
 
     def key_logs(self, window: slice) -> Tensor:
         keys = self.keys[:, window]
-        logs = keys @ self.directions.mT
-        if self.square:
-            logs -= length(keys).square_().mul_(self.square / 2)
-        return logs if self.offset is None else logs.sub_(self.offset[:, window])
+        logs = keys @ self.turn
+        if self.half:
+            logs -= length(keys).square_().mul_(self.half)
+        return logs if self.offset is None else logs.sub_(self.offset[:, window], alpha=LOG2E)
 
     def read_keys(self, window: slice, state: Tensor) -> Tensor:
         """The features of further keys; `state` is made relative to the new reference."""
         logs = self.key_logs(window)
         if self.top is None:
-            if calm(logs, limit=CALM / 2):
-                return logs.exp_()
+            if calm(logs, limit=CALM / 2 * LOG2E):
+                return logs.exp2_()
             self.top = logs.new_full((self.N, 1, self.M), 0.0 if window.start else FLOOR)
         before, self.top = self.top, torch.maximum(self.top, logs.amax(1, keepdim=True))
-        state *= (before - self.top).exp_().mT
-        return logs.sub_(self.top).exp_()
+        state *= (before - self.top).exp2_().mT
+        return logs.sub_(self.top).exp2_()
 
     def keys_again(self, window: slice) -> Tensor:
         logs = self.key_logs(window)
-        return (logs if self.top is None else logs.sub_(self.top)).exp_()
+        return (logs if self.top is None else logs.sub_(self.top)).exp2_()
 
     def read_queries(self, queries: Tensor, window: slice) -> Tensor:
-        logs = queries[:, window] @ self.directions.mT
-        if self.top is None and calm(logs, limit=CALM / 2):
-            return logs.exp_()
+        logs = queries[:, window] @ self.turn
+        if self.top is None and calm(logs, limit=CALM / 2 * LOG2E):
+            return logs.exp2_()
         if self.top is not None:
             logs += self.top
         # A factor of a query cancels in the division.
-        return logs.sub_(logs.amax(-1, keepdim=True)).exp_()
+        return logs.sub_(logs.amax(-1, keepdim=True)).exp2_()
 
 
 @torch.library.custom_op("whence::whole_attention", mutates_args=())
