@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from whence.attention import MECHANISMS, blocks, laws, walk, whole
+from whence.attention import MECHANISMS, blocks, calm, laws, slots, walk, whole
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
 from whence.attention.summary import summarise
@@ -130,6 +130,44 @@ def test_scan_passes_gradcheck(name: str) -> None:
     assert torch.autograd.gradcheck(function, case[:5], fast_mode=True)
 
 
+@pytest.mark.parametrize("size", [0.5, 40.0])
+@pytest.mark.parametrize("chunk", [1, 4, 7, 64])
+@pytest.mark.parametrize("segment", [1, 60, 200, 1 << 19])
+def test_features_of_directions_are_their_definition(
+    size: float, chunk: int, segment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moderate keys go the quick way, large ones the one with references; padding included."""
+    monkeypatch.setattr(walk, "SEGMENT", segment)
+    q, k, v = (draw(N, T, C, seed=seed) for seed in (0, 1, 2))
+    q, w = (size * q).detach().requires_grad_(), draw(M, C, seed=3).detach() / 4
+    offset = torch.zeros(N, T, 1, dtype=torch.float64)
+    offset[0, 2:6], offset[1, :3] = torch.inf, torch.inf
+    quick = calm.CalmScan(q.detach(), k.detach(), v.detach(), offset, w, 0.7, chunk)
+    assert quick.is_calm() == (size < 1)
+    found = causal_scan(
+        None,
+        None,
+        v,
+        query_log=q,
+        key_log=k,
+        offset=offset,
+        directions=w,
+        square=0.7,
+        normalise=True,
+        chunk=chunk,
+    )
+    half = 0.35 * k.square().sum(-1, keepdim=True)
+    kernel = ((q @ w.mT).exp() @ (k @ w.mT - half).exp().mT * (offset == 0).mT).tril()
+    # A row that sees nothing is zero.
+    expected = kernel @ v / kernel.sum(-1, keepdim=True).clamp(min=1e-300)
+    assert (found[1, :3] == 0).all()
+    torch.testing.assert_close(found, expected)
+    up = draw(N, T, C, seed=4).detach()
+    ours, theirs = (torch.autograd.grad(y, (q, k, v), up) for y in (found, expected))
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two)
+
+
 def test_scan_in_float32_holds_far_beyond_its_range() -> None:
     """A key e^1000 times the others: nothing overflows, nothing before it moves."""
     generator = torch.Generator().manual_seed(0)
@@ -204,6 +242,8 @@ def test_chunks_do_not_show(mode: laws.Mode, monkeypatch: pytest.MonkeyPatch) ->
     expected = attention(x)
     for chunk, segment in ((1, 1), (3, 100), (8, 1 << 19)):
         monkeypatch.setattr(walk, "CHUNK", chunk)
+        monkeypatch.setattr(calm, "CHUNK", chunk)
+        monkeypatch.setattr(slots, "CHUNK", chunk)
         monkeypatch.setattr(walk, "SEGMENT", segment)
         monkeypatch.setattr(blocks, "HELD", segment)
         laws.same(attention(x), expected, f"chunks of {chunk}")

@@ -9,8 +9,9 @@ arXiv:2110.02488): at time t slot i holds
     free      K~_i = sum_{j<=t} E_ij k_j                              (as published, cut at t)
     averaged  K~_i = sum_{j<=t} e^{E_ij} k_j / sum_{j<=t} e^{E_ij}    (a running mean: no growth)
 
-and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan. A slot
-whose column of E has been exactly zero (averaged: -inf) so far is empty and gets no weight.
+and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan, or one
+walk of `slots.py` that makes both at once where that is possible. A slot whose column of E has been
+exactly zero (averaged: -inf) so far is empty and gets no weight.
 
 Without a mask E (x W) = (E x) W: the positions are projected first, and W_k and W_v see m rows
 instead of T, which saves half of the layer's large products. Rotary positions, normed keys and a
@@ -28,6 +29,7 @@ from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
+from whence.attention.slots import attend_slots, moderate
 from whence.attention.softmax import masked_softmax
 
 FORMS = ("free", "averaged")
@@ -136,6 +138,10 @@ class Linformer(Attention):
             return self.look_up(queries, pool(to_keys, keys), pool(to_values, values), hidden)
         keys, values, padding = self.align(T, keys, values, padding)
         to_keys, to_values = self.slots(T, padding)
+        whole = self.form == "averaged" and not (self.training and self.dropout)
+        if whole and moderate(to_keys, to_values, keys, values):
+            out = attend_slots(queries * scale, keys, values, to_keys, to_values)
+            return out.to(values.dtype)
         # The first position that enters a slot fills it.
         entered = self.filled(to_keys)
         first = torch.where(entered.any(2), entered.int().argmax(2), T)[:, :, None]

@@ -10,7 +10,7 @@ Causal forms:
             and position t sees latents i <= t. Exact, but positions after the m-th are never read.
     prefix  latent i at time t summarises all positions j <= t: weights exp(latent_i . k_j) over a
             running denominator. Every position sees everything before it, through m summaries that
-            grow with it; two passes of the one causal scan.
+            grow with it; two passes of the one causal scan, or one walk of `slots.py`.
 
 The latents attend to themselves in the course form and without a mask, `layers` times. In the
 prefix form they would be different latents at each time, at a cost of T m^2: there they do not.
@@ -27,6 +27,7 @@ from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
+from whence.attention.slots import attend_slots, moderate
 from whence.attention.softmax import masked_softmax
 from whence.attention.summary import summarise
 from whence.attention.whole import hide
@@ -84,7 +85,7 @@ class Perceiver(Attention):
 
     def ask(self, keys: Tensor, padding: Tensor | None) -> Tensor:
         """How much each latent wants each source: logarithms (B,H,S,m)."""
-        scores: Tensor = keys @ self.latents.mT * self.head_width**-0.5
+        scores: Tensor = keys @ (self.latents * self.head_width**-0.5).mT
         if padding is None:
             return scores
         return scores.masked_fill(~padding[:, None, :, None], -math.inf)
@@ -99,6 +100,9 @@ class Perceiver(Attention):
         values = self.drop_sources(values)
         keys, values, padding = self.align(queries.shape[2], keys, values, padding)
         wanted = self.ask(keys, padding)
+        if moderate(wanted, wanted, values):
+            scaled = queries * self.head_width**-0.5
+            return attend_slots(scaled, keys, values, wanted, wanted).to(values.dtype)
         mass = running_logsumexp(wanted)
         scores = causal_scan(
             queries * self.head_width**-0.5,

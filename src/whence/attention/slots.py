@@ -1,0 +1,231 @@
+"""Causal attention to m slots that are running means of the past: linformer and perceiver.
+
+    A_t = sum_{j<=t} e_j                 e_j = exp(E_j), the mass of the slots at time t
+    s_t = sum_{j<=t} (q_t . k_j) e_j / A_t            p_t = softmax(s_t)
+    y_t = sum_{j<=t} (p_t / B_t . f_j) v_j            f_j = exp(F_j), B_t their running sum
+
+As two scans, a running logarithm of sums and a softmax this writes a dozen arrays of T x m numbers
+to memory and reads them again. Here they exist a piece at a time, forwards and backwards, and what
+goes from piece to piece are sums of k e, v f and e. It is for logarithms that are moderate and all
+finite, which is nearly always; else, and where torch compiles, the mechanisms take the two scans.
+
+Shape letters: N batch times heads, T positions, d head width, C channels, m slots; see `pieces.py`.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whence.attention.pieces import Piece, chunks, pieces, sum_up
+from whence.attention.walk import CALM, by_position
+
+CHUNK = 32
+
+
+def moderate(key_log: Tensor, value_log: Tensor, *others: Tensor) -> bool:
+    """Whether `attend_slots` may be used: exponentials within bounds, the rest finite."""
+    if torch.compiler.is_compiling():
+        return False
+    for log in (key_log,) if key_log is value_log else (key_log, value_log):
+        low, high = (float(x) for x in log.detach().aminmax())
+        if not max(-low, high) <= CALM / 2:
+            return False
+    return all(math.isfinite(float(x.detach().sum())) for x in others)
+
+
+def attend_slots(
+    queries: Tensor, keys: Tensor, values: Tensor, key_log: Tensor, value_log: Tensor
+) -> Tensor:
+    """(B,H,T,d), (B,H,T,d), (B,H,T,C), E and F (1 or B, 1 or H, T, m) -> (B,H,T,C).
+
+    Queries are scaled by the caller. E and F may be one tensor, which is read once then.
+    """
+    lead = keys.shape[:2]
+    full = torch.float64 if keys.dtype == torch.float64 else torch.float32
+
+    def flat(x: Tensor) -> Tensor:
+        shared = x.shape[:2] == (1, 1)
+        wide = x.to(full) if shared else x.to(full).expand(*lead, -1, -1)
+        return wide.reshape(-1, *x.shape[-2:])
+
+    q, k, v, e = (flat(x) for x in (queries, keys, values, key_log))
+    f = None if value_log is key_log else flat(value_log)
+    with torch.autocast(keys.device.type, enabled=False):
+        out: Tensor = _Slots.apply(q, k, v, e, f)  # type: ignore[no-untyped-call]
+    return out.view(*lead, *out.shape[1:])
+
+
+class Read(NamedTuple):
+    """What a piece is made of, (G n, c, .), and the sums before each of its chunks."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    e: Tensor
+    f: Tensor
+    near: Tensor  # q . k inside a chunk
+    held_keys: Tensor  # (G n, d, m): sums of k e
+    held_values: Tensor  # (G n, C, m): sums of v f
+    key_mass: Tensor  # A
+    value_mass: Tensor  # B
+    scores: Tensor
+    chosen: Tensor  # p
+    shares: Tensor  # p / B
+
+
+States = list[Tensor | None]
+
+
+class Scan:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, f: Tensor | None) -> None:
+        self.q, self.k, self.v, self.e, self.f = q, k, v, e, f
+        (self.N, self.T, self.d), self.C, self.m = k.shape, v.shape[2], e.shape[2]
+
+    def pieces(self, backwards: bool = False) -> Any:
+        return pieces(self.N, self.T, self.m, CHUNK, backwards)
+
+    def rows(self, x: Tensor, piece: Piece) -> Tensor:
+        return chunks(x, piece).reshape(-1, piece.chunk, x.shape[2])
+
+    def exponentials(self, log: Tensor, piece: Piece) -> Tensor:
+        if log.shape[0] == self.N:
+            return self.rows(log, piece).exp()
+        weights = log[:, piece.window].exp().view(-1, 1, piece.chunk, self.m)
+        return weights.expand(-1, piece.n, -1, -1).reshape(-1, piece.chunk, self.m)
+
+    def read(self, piece: Piece, states: States) -> tuple[Read, States]:
+        q, k, v = (self.rows(x, piece) for x in (self.q, self.k, self.v))
+        e = self.exponentials(self.e, piece)
+        ones, tri = k.new_ones(*k.shape[:2], 1), self.triangle(k)
+        d, C = self.d, self.C
+        if self.f is None:
+            f = e
+            sums, after = sum_up(torch.cat([k, v, ones], -1), e, states[0], piece.n)
+            held_keys, held_values, mass = sums[:, :d], sums[:, d : d + C], sums[:, d + C :]
+            key_mass = value_mass = torch.baddbmm(mass, tri, e)
+            states = [after]
+        else:
+            f = self.exponentials(self.f, piece)
+            sums, after = sum_up(torch.cat([k, ones], -1), e, states[0], piece.n)
+            held_keys, key_mass = sums[:, :d], torch.baddbmm(sums[:, d:], tri, e)
+            sums, later = sum_up(torch.cat([v, ones], -1), f, states[-1], piece.n)
+            held_values, value_mass = sums[:, :C], torch.baddbmm(sums[:, C:], tri, f)
+            states = [after, later]
+        near = torch.bmm(q, k.mT).tril_()
+        scores = torch.bmm(near, e).baddbmm_(q, held_keys).div_(key_mass)
+        chosen = scores.softmax(-1)
+        shares = chosen / value_mass
+        found = Read(
+            q,
+            k,
+            v,
+            e,
+            f,
+            near,
+            held_keys,
+            held_values,
+            key_mass,
+            value_mass,
+            scores,
+            chosen,
+            shares,
+        )
+        return found, states
+
+    def triangle(self, like: Tensor) -> Tensor:
+        """Ones up to the diagonal, for every chunk: a product with it is a running sum."""
+        c = like.shape[1]
+        return like.new_ones(c, c).tril_().expand(like.shape[0], -1, -1)
+
+    def forward(self) -> tuple[Tensor, dict[tuple[int, int], States]]:
+        """Outputs, and the states before the pieces."""
+        out = by_position(self.v, self.N, self.T, self.C)
+        kept: dict[tuple[int, int], States] = {}
+        states: States = [None]
+        for piece in self.pieces():
+            if piece.number == 0:
+                states = [None]
+            kept[piece.number, piece.heads.start] = states
+            read, states = self.read(piece, states)
+            near = torch.bmm(read.shares, read.f.mT).tril_()
+            mixed = torch.bmm(near, read.v).baddbmm_(read.shares, read.held_values.mT)
+            place = chunks(out, piece)
+            place.copy_(mixed.view(place.shape))
+        return out, kept
+
+    def backward(
+        self, gradient: Tensor, kept: dict[tuple[int, int], States]
+    ) -> tuple[Tensor | None, ...]:
+        given = (self.q, self.k, self.v, self.e, self.f)
+        results = [None if x is None else by_position(x, *x.shape) for x in given]
+        if self.e.shape[0] != self.N:
+            for x in results[3:]:
+                if x is not None:
+                    x.zero_()  # several groups of heads may add to it
+        later: States = [None] * 4
+        for piece in self.pieces(backwards=True):
+            if piece.last:
+                later = [None] * 4
+            read, _ = self.read(piece, kept[piece.number, piece.heads.start])
+            parts = self.parts(read, self.rows(gradient, piece), later, piece.n)
+            for number, (result, part) in enumerate(zip(results, parts, strict=True)):
+                if result is not None and part is not None:
+                    self.put(result, part, piece, add=number > 2)
+        return tuple(results)
+
+    def parts(
+        self, read: Read, up: Tensor, later: States, n: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+        """A piece's gradients of q, k, v, E and F; `later` (sums over later chunks) is replaced."""
+        q, k, v, e, f = read[:5]
+        tri = self.triangle(k).mT
+        # The mixture of values.
+        back = torch.bmm(up, v.mT).tril_()
+        near = torch.bmm(read.shares, f.mT).tril_()
+        after, later[0] = sum_up(up, read.shares, later[0], n, backwards=True)
+        to_f = torch.bmm(back.mT, read.shares).baddbmm_(v, after)
+        to_v = torch.bmm(near.mT, up).baddbmm_(f, after.mT)
+        to_chosen = torch.bmm(back, f).baddbmm_(up, read.held_values).div_(read.value_mass)
+        to_mass = (to_chosen * read.shares).neg_()  # of B
+        # The softmax, and the scores.
+        to_score = to_chosen.sub_((to_chosen * read.chosen).sum(-1, keepdim=True))
+        to_score = to_score.mul_(read.chosen).div_(read.key_mass)
+        after, later[1] = sum_up(q, to_score, later[1], n, backwards=True)
+        back = torch.bmm(to_score, e.mT).tril_()
+        to_q = torch.bmm(back, k).baddbmm_(to_score, read.held_keys.mT)
+        to_k = torch.bmm(back.mT, q).baddbmm_(e, after.mT)
+        to_e = torch.bmm(read.near.mT, to_score).baddbmm_(k, after)
+        less = to_score.mul_(read.scores)  # minus the gradient of A
+        ones = k.new_ones(*k.shape[:2], 1)
+        if self.f is None:
+            to_mass.sub_(less)
+            after, later[2] = sum_up(ones, to_mass, later[2], n, backwards=True)
+            to_e += to_f.baddbmm_(tri, to_mass).add_(after)
+            return to_q, to_k, to_v, to_e.mul_(e), None
+        after, later[2] = sum_up(ones, to_mass, later[2], n, backwards=True)
+        to_f.baddbmm_(tri, to_mass).add_(after)
+        after, later[3] = sum_up(ones, less, later[3], n, backwards=True)
+        to_e.baddbmm_(tri, less, alpha=-1).sub_(after)
+        return to_q, to_k, to_v, to_e.mul_(e), to_f.mul_(f)
+
+    def put(self, result: Tensor, part: Tensor, piece: Piece, add: bool) -> None:
+        part = part.view(-1, piece.n, piece.chunk, part.shape[2])
+        if add and result.shape[0] != self.N:
+            place = result[:, piece.window]
+            place += part.sum(1).view(place.shape)
+        else:
+            chunks(result, piece).copy_(part)
+
+
+class _Slots(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, e: Tensor, f: Tensor | None) -> Tensor:
+        out, ctx.kept = Scan(q, k, v, e, f).forward()
+        ctx.save_for_backward(q, k, v, e, f)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return Scan(*ctx.saved_tensors).backward(gradient, ctx.kept)
