@@ -30,7 +30,8 @@ from contest import say  # noqa: E402
 
 # Packages that a forked process would otherwise load and count as its own memory.
 PACKAGES = {
-    "whence": ("whence.attention",),
+    # The first call of any operator written in Python makes torch load its compiler.
+    "whence": ("whence.attention", "torch._dynamo"),
     "peers": (
         "performer_pytorch",
         "linformer",

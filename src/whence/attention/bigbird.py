@@ -17,6 +17,11 @@ from torch import Tensor
 from whence.attention.blocks import block_attention
 from whence.attention.softmax import Softmax, masked_softmax
 
+# From this share of the blocks on torch's attention with a mask is quicker than gathering them.
+MOST = 0.6
+# Numbers of that mask: 16 megabytes of float32.
+HELD = 1 << 22
+
 
 class BigBird(Softmax):
     """block: positions per block. window, random, leading: blocks that a block of queries sees.
@@ -31,6 +36,7 @@ class BigBird(Softmax):
         "small": {"block": 3, "window": 2, "random": 2, "leading": 1},
         "window": {"block": 4, "window": 2, "random": 0, "leading": 0},
         "random": {"block": 1, "window": 1, "random": 3, "leading": 0},
+        "most": {"block": 4, "window": 3},
         "all": {"block": 5, "window": 100},
     }
     neighbours: Tensor
@@ -120,6 +126,9 @@ class BigBird(Softmax):
             return F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=mask, is_causal=self.causal and mask is None
             )
+        if padding is None and self.sees_most(T, S):
+            mask = self.hidden(T, S, queries)[None]  # torch's quick kernel wants four dimensions
+            return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         everything = 0 if self.causal else min(self.leading * P, T)
         heads = [self.see_all(queries[:, :, :everything], keys, values, padding)]
         if everything < T:
@@ -139,6 +148,22 @@ class BigBird(Softmax):
             )
             heads.append(mixed[:, :, : T - everything])
         return heads[-1] if not everything else torch.cat(heads, 2)
+
+    def sees_most(self, T: int, S: int) -> bool:
+        """Whether a mask is worth it. Not if causal: an added -inf does not hide a later NaN."""
+        share = self.neighbours.shape[2] * self.block / S
+        return not self.causal and share >= MOST and self.heads * T * S <= HELD
+
+    def hidden(self, T: int, S: int, like: Tensor) -> Tensor:
+        """(H,T,S), to be added to the scores: -inf where the graph has no edge."""
+        P, blocks = self.block, math.ceil(S / self.block)
+        graph = self.neighbours[:, : math.ceil(T / P)]
+        # Missing neighbours, and those after the end, fall into one more column.
+        graph = graph.masked_fill((graph < 0) | (graph >= blocks), blocks)
+        table = like.new_full((*graph.shape[:2], blocks + 1), -math.inf).scatter_(2, graph, 0.0)
+        table[:, : self.leading] = 0.0
+        wide = table[..., :blocks, None].expand(-1, -1, -1, P).flatten(2)[..., :S]
+        return wide[:, :, None].expand(-1, -1, P, -1).flatten(1, 2)[:, :T]
 
     def see_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None

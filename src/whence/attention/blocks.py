@@ -11,15 +11,17 @@ An opaque operator, as in `scan.py`.
 
 import math
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.attention.walk import FLOOR
+from whence.attention.walk import CALM, FLOOR, LOG2E, length
 
 # Numbers of the scores that are held at a time: two megabytes of float32, a few times over.
 HELD = 1 << 19
+NOTHING = 1e-32  # exp(-CALM) = 2e-28 is the least that a row of moderate scores sums to
 
 
 def block_attention(
@@ -53,12 +55,14 @@ class _Tiles:
         block: int,
         diagonal: bool,
     ) -> None:
-        B, H, length, d = queries.shape
+        B, H, T, d = queries.shape
         self.B, self.H, self.P, self.d, self.c = B, H, block, d, values.shape[-1]
-        self.Q, self.K = length // block, neighbours.shape[-1]
+        self.Q, self.K = T // block, neighbours.shape[-1]
         self.blocks = keys.shape[2] // block
         self.diagonal, self.neighbours = diagonal, neighbours
         self.scale = d**-0.5
+        longest = float(length(queries).amax()) * float(length(keys).amax())
+        self.calm = longest * self.scale <= CALM  # NaN is not
         self.queries = queries.reshape(B, H, self.Q, block, d)
         self.keys = keys.reshape(-1, block * d)
         self.values = values.reshape(-1, block * self.c)
@@ -68,26 +72,38 @@ class _Tiles:
         self.hidden_later = torch.ones(block, block, dtype=torch.bool, device=keys.device).triu(1)
         self.padding = None if padding is None else padding.view(B, self.blocks, block)
 
-    def groups(self) -> Iterator[slice]:
-        size = max(1, HELD // (self.B * self.H * self.P * self.K * self.P))
-        for start in range(0, self.Q, size):
-            yield slice(start, min(start + size, self.Q))
+    def groups(self) -> Iterator[tuple[slice, int]]:
+        """Blocks of queries that see the same number of blocks, as many as may be held at a time.
 
-    def gather(self, group: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        Where the first neighbours are real and the others missing, as in a causal beginning, the
+        missing are left out; only one between real ones has to be hidden.
+        """
+        places = torch.arange(1, self.K + 1, device=self.neighbours.device)
+        seen = ((self.neighbours >= 0) * places).amax((0, 2)).clamp(min=1).tolist()
+        start = 0
+        for count, alike in groupby(seen):
+            stop = start + len(list(alike))
+            size = max(1, HELD // (self.B * self.H * self.P * count * self.P))
+            for first in range(start, stop, size):
+                yield slice(first, min(first + size, stop)), count
+            start = stop
+
+    def gather(self, group: slice, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries (N,P,d), keys (N,K P,d), values (N,K P,c) and their rows, N = B H Q'."""
-        rows = self.rows[:, :, group].reshape(-1)
-        q = self.queries[:, :, group].reshape(-1, self.P, self.d) * self.scale
-        k = self.keys.index_select(0, rows).view(-1, self.K * self.P, self.d)
-        v = self.values.index_select(0, rows).view(-1, self.K * self.P, self.c)
+        rows = self.rows[:, :, group, :count].reshape(-1)
+        # Logarithms to base two: their exponential is the quicker function.
+        q = self.queries[:, :, group].reshape(-1, self.P, self.d) * (self.scale * LOG2E)
+        k = self.keys.index_select(0, rows).view(-1, count * self.P, self.d)
+        v = self.values.index_select(0, rows).view(-1, count * self.P, self.c)
         return q, k, v, rows
 
-    def scores(self, q: Tensor, k: Tensor, group: slice) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, group: slice, count: int) -> Tensor:
         """(N,P,K P), -inf where a query does not see a key."""
         scores = torch.bmm(q, k.mT)
         if self.diagonal:
             scores[..., : self.P].masked_fill_(self.hidden_later, -math.inf)
-        chosen = self.neighbours[:, group]
-        shape = (self.B, self.H, -1, self.P, self.K, self.P)
+        chosen = self.neighbours[:, group, :count]
+        shape = (self.B, self.H, -1, self.P, count, self.P)
         if bool((chosen < 0).any()):
             scores.view(shape).masked_fill_((chosen < 0)[None, :, :, None, :, None], -math.inf)
         if self.padding is not None:
@@ -97,19 +113,23 @@ class _Tiles:
         return scores
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """The outputs, and the logarithm of each row's sum of exponentials."""
+        """The outputs, and the logarithm (to base two) of each row's sum of exponentials."""
         out = self.queries.new_empty(self.B, self.H, self.Q, self.P, self.c)
         mass = self.queries.new_empty(self.B, self.H, self.Q, self.P, 1)
-        for group in self.groups():
-            q, k, v, _ = self.gather(group)
-            scores = self.scores(q, k, group)
-            top = scores.amax(-1, keepdim=True).clamp_(min=FLOOR)
-            weights = scores.sub_(top).exp_()
-            # At least one, that of the largest score, unless the row sees nothing: then 0 / 1.
-            total = weights.sum(-1, keepdim=True).clamp_(min=1.0)
+        for group, count in self.groups():
+            q, k, v, _ = self.gather(group, count)
+            scores = self.scores(q, k, group, count)
+            top = None
+            if not self.calm:
+                top = scores.amax(-1, keepdim=True).clamp_(min=FLOOR)
+                scores.sub_(top)
+            weights = scores.exp2_()
+            # More than this, by far, unless the row sees nothing: then 0 / NOTHING.
+            total = weights.sum(-1, keepdim=True).clamp_(min=NOTHING)
             mixed = torch.bmm(weights, v).div_(total)
             out[:, :, group] = mixed.view(self.B, self.H, -1, self.P, self.c)
-            mass[:, :, group] = total.log_().add_(top).view(self.B, self.H, -1, self.P, 1)
+            level = total.log2_() if top is None else total.log2_().add_(top)
+            mass[:, :, group] = level.view(self.B, self.H, -1, self.P, 1)
         return out.flatten(2, 3), mass.flatten(2, 3)
 
     def backward(
@@ -121,17 +141,18 @@ class _Tiles:
         gradient, mass = gradient.view(shape), mass.view(shape)
         dq = torch.empty_like(self.queries)
         dk, dv = torch.zeros_like(self.keys), torch.zeros_like(self.values)
-        for group in self.groups():
-            q, k, v, rows = self.gather(group)
+        for group, count in self.groups():
+            q, k, v, rows = self.gather(group, count)
             up, less, level = (
                 x[:, :, group].reshape(-1, self.P, x.shape[-1]) for x in (gradient, common, mass)
             )
-            weights = self.scores(q, k, group).sub_(level).exp_()
+            weights = self.scores(q, k, group, count).sub_(level).exp2_()
             dv.index_add_(0, rows, torch.bmm(weights.mT, up).view(-1, self.P * self.c))
             raw = torch.bmm(up, v.mT).sub_(less).mul_(weights)
             dk.index_add_(0, rows, torch.bmm(raw.mT, q).view(-1, self.P * self.d))
             to_q = torch.bmm(raw, k).mul_(self.scale)
             dq[:, :, group] = to_q.view(self.B, self.H, -1, self.P, self.d)
+        dk.div_(LOG2E)  # q had that factor
         lead = (self.B, self.H, -1)
         return dq.flatten(2, 3), dk.view(*lead, self.d), dv.view(*lead, self.c)
 
