@@ -71,7 +71,7 @@ class Attention(nn.Module):
         self.head_width = width // heads
         self.dropout, self.qk_norm, self.seed = dropout, qk_norm, seed
         self.make_projections(bias)
-        self.rotation: nn.Module | None = None
+        self.rotation: Rotation | None = None
         if rope:
             self.rotation = Rotation(self.head_width, context)
 
@@ -186,8 +186,12 @@ class Attention(nn.Module):
         """Queries (B,H,T,d) of x, keys and values (B,H,S,d) of the source, or of x."""
         # Taken apart along the positions, so that the gradients are put together by plain copies.
         if source is None:
-            shape = (*x.shape[:2], 3, self.heads, self.head_width)
-            queries, keys, values = self.qkv(x).reshape(shape).unbind(2)  # (B,T,H,d)
+            joined = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, self.head_width)
+            if not self.qk_norm and self.rotation is None:
+                parts = joined.unbind(2)
+            else:  # queries and keys at once
+                both, values = joined.split((2, 1), 2)
+                parts = (*self.place(both, positions).unbind(2), values[:, :, 0])
         else:
             weight, bias, D = self.qkv.weight, self.qkv.bias, self.width
             queries = F.linear(x, weight[:D], None if bias is None else bias[:D])
@@ -195,14 +199,17 @@ class Attention(nn.Module):
             joined = F.linear(source, weight[D:], None if bias is None else bias[D:])
             shape = (*source.shape[:2], 2, self.heads, self.head_width)
             keys, values = joined.reshape(shape).unbind(2)
-        if self.qk_norm:
-            queries = F.rms_norm(queries, (self.head_width,))
-            keys = F.rms_norm(keys, (self.head_width,))
-        queries, keys, values = (part.transpose(1, 2) for part in (queries, keys, values))
-        if self.rotation is not None:
-            queries = self.rotation(queries, positions)
-            keys = self.rotation(keys, positions)
+            parts = (self.place(queries, positions), self.place(keys, positions), values)
+        queries, keys, values = (part.transpose(1, 2) for part in parts)  # (B,T,H,d)
         return queries, keys, values
+
+    def place(self, x: Tensor, positions: Tensor | None) -> Tensor:
+        """Norm and rotation of queries or keys (B,T,...,d), if there are."""
+        if self.qk_norm:
+            x = F.rms_norm(x, (self.head_width,))
+        if self.rotation is not None:
+            x = self.rotation.turn(x, positions)
+        return x
 
     def visible(
         self, T: int, S: int, padding: Tensor | None, device: torch.device

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 class Rotation(nn.Module):
     """Turns adjacent pairs of the last dimension by an angle that grows with the position."""
 
-    cosine: Tensor
-    sine: Tensor
+    turns: Tensor  # (context, d/2, 2): cosine and sine
 
     def __init__(self, size: int, context: int, base: float = 10000.0) -> None:
         super().__init__()
@@ -22,29 +21,30 @@ class Rotation(nn.Module):
         theta = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
         angles = torch.arange(context, dtype=torch.float64)[:, None] * theta
         # Made from the arguments alone, so no part of a checkpoint.
-        self.register_buffer("cosine", angles.cos().to(torch.get_default_dtype()), persistent=False)
-        self.register_buffer("sine", angles.sin().to(torch.get_default_dtype()), persistent=False)
+        turns = torch.stack((angles.cos(), angles.sin()), -1).to(torch.get_default_dtype())
+        self.register_buffer("turns", turns, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate x (B, H, T, d); `positions`, (B,) or (B, T), places the tokens of a step."""
-        # Heads inside positions, as they lie in memory: (B, T, H, d).
         return self.turn(x.transpose(1, 2), positions).transpose(1, 2)
 
     def turn(self, x: Tensor, positions: Tensor | None) -> Tensor:
+        """The same of x (B, T, ..., d): heads inside positions, as they lie in memory."""
+        between = (1,) * (x.dim() - 3)
         if positions is None:
-            cosine, sine = self.cosine[: x.shape[1], None], self.sine[: x.shape[1], None]
+            turns = self.turns[: x.shape[1]].view(1, x.shape[1], *between, -1, 2)
         else:
-            places = positions.view(x.shape[0], -1, 1)
-            cosine, sine = self.cosine[places], self.sine[places]
-        cosine, sine = cosine.to(x.dtype), sine.to(x.dtype)
+            turns = self.turns[positions].view(*x.shape[:2], *between, -1, 2)
+        turns = turns.to(x.dtype)
         pairs = x.reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64):
             # The compiler fuses this form; it does not generate code for complex numbers.
-            even, odd = pairs.unbind(-1)
+            (even, odd), (cosine, sine) = pairs.unbind(-1), turns.unbind(-1)
             turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
         else:
             # One complex product is about 20 times faster in eager mode than strided halves.
             if x.stride(-1) != 1 or any(s % 2 for s in x.stride()[:-1]):
                 pairs = pairs.contiguous()
-            turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
+            product = torch.view_as_complex(pairs) * torch.view_as_complex(turns)
+            turned = torch.view_as_real(product)
         return turned.flatten(-2)
