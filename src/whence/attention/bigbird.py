@@ -18,7 +18,7 @@ from whence.attention.blocks import block_attention
 from whence.attention.softmax import Softmax, masked_softmax
 
 # From this share of the blocks on torch's attention with a mask is quicker than gathering them.
-MOST = 0.6
+MOST = 0.8
 # Numbers of that mask: 16 megabytes of float32.
 HELD = 1 << 22
 
