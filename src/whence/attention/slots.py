@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from whence.attention.pieces import Piece, chunks, pieces, sum_up
 from whence.attention.walk import CALM, by_position
@@ -227,5 +228,6 @@ class _Slots(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # written in place, so a second derivative would be wrong, not missing
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return Scan(*ctx.saved_tensors).backward(gradient, ctx.kept)
