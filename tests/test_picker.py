@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tiny import BORN, NAMES, TinyCorpus, sentence
 from whence.batches import Batches, Place
 from whence.corpus.base import Document, Question, Split
-from whence.picker import Picker, candidate_spans, pick_spans
+from whence.picker import Form, Picker, candidate_spans, pick_spans
 from whence.vocab import Vocab
 
 DEATHS = {name: place for name, place in zip(NAMES, reversed(list(BORN.values())), strict=True)}
@@ -86,7 +86,20 @@ def test_nothing_to_learn_from_is_no_error() -> None:
 
 def test_candidates_are_spans_of_the_text() -> None:
     text = "Ann Lee. Ann was born in New York City, not in Old York ."
-    spans = candidate_spans(Document(text, "Ann Lee"), 3)
+    spans = candidate_spans(Document(text, "Ann Lee"), Form(3))
     found = [text[start:stop] for start, stop in spans]
     assert {"New", "New York", "New York City", "York City", "Old York"} <= set(found)
     assert "City, not" not in found and "Ann" not in found
+
+
+def test_answers_that_are_joined_by_small_words_are_found() -> None:
+    """What may stand inside an answer is learned from the training answers too."""
+    places = {name: f"University of {BORN[name]}" for name in NAMES}
+    texts = [
+        Document(f"{name}. Went from the School of Arts to the {places[name]} in Rome .", name)
+        for name in NAMES
+    ]
+    assert Form.of(places.values()) == Form(3, frozenset({" ", " of "}))
+    picks = pick_spans(texts, questions(places, NAMES[::2]))
+    for document in texts:
+        assert document.text[slice(*picks[document][0])] == places[document.name]

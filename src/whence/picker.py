@@ -11,7 +11,7 @@ by L-BFGS: convex, deterministic, a second for thousands of documents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,13 +31,30 @@ class Candidate:
     features: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Form:
+    """What answers are made of: at most so many salient words, and what may stand between two."""
+
+    words: int = 1
+    joints: frozenset[str] = frozenset({" "})  # "University of Milan" adds " of "
+
+    @classmethod
+    def of(cls, answers: Iterable[str]) -> Form:
+        words, joints = 1, {" "}
+        for answer in answers:
+            parts = salient_words(Document(answer))
+            words = max(words, len(parts))
+            joints |= {answer[a[1] : b[0]] for a, b in pairwise(parts)}
+        return cls(words, frozenset(joints - {""}))  # parts of a hyphenated word overlap
+
+
 class Picker:
     """Fitted on training questions of one attribute; `pick` finds the span in any document."""
 
-    def __init__(self, weights: dict[str, float], answers: Mapping[str, str], words: int) -> None:
+    def __init__(self, weights: dict[str, float], answers: Mapping[str, str], form: Form) -> None:
         self.weights = weights
         self.answers = answers  # by name: those of the training questions, and guesses of others
-        self.words = words  # the longest answer, in words
+        self.form = form
         self.counts = Counter(answers.values())
 
     @classmethod
@@ -53,9 +70,9 @@ class Picker:
         answers look like, far beyond those that the training questions happen to have.
         """
         expected = {q.name: q.answer for q in questions if q.answer is not None}
-        words = max((len(answer.split()) for answer in expected.values()), default=1)
+        form = Form.of(expected.values())
         asked = [document for document in documents if document.name in expected]
-        first = cls({}, expected, words)
+        first = cls({}, expected, form)
         first._learn(asked, expected, penalty)
         found = {document.name: first.pick(document) for document in documents}
         guesses = {
@@ -63,7 +80,7 @@ class Picker:
             for document in documents
             if (span := found[document.name]) is not None
         }
-        second = cls({}, {**guesses, **expected}, words)
+        second = cls({}, {**guesses, **expected}, form)
         second._learn(asked, expected, penalty)
         return second
 
@@ -83,7 +100,7 @@ class Picker:
         # Counted without this person's own, or the feature would give the answer away.
         own = self.answers.get(document.name)
         others = self.counts if own is None else self.counts - Counter([own])
-        return describe_candidates(document, others, self.words)
+        return describe_candidates(document, others, self.form)
 
     def scores(self, document: Document) -> list[tuple[Candidate, float]]:
         return [
@@ -114,25 +131,24 @@ def pick_spans(
     return {document: spans for document, spans in found.items() if spans}
 
 
-def candidate_spans(document: Document, words: int) -> list[Span]:
-    """Salient words and, where answers have several words, runs of up to so many of them."""
+def candidate_spans(document: Document, form: Form) -> list[Span]:
+    """Salient words and, where answers have several of them, runs that are joined alike."""
     single = salient_words(document)
     spans = list(single)
-    for length in range(2, words + 1):
+    for length in range(2, form.words + 1):
         for first in range(len(single) - length + 1):
             run = single[first : first + length]
-            gaps = [document.text[a[1] : b[0]] for a, b in pairwise(run)]
-            if all(gap == " " for gap in gaps):
+            if all(document.text[a[1] : b[0]] in form.joints for a, b in pairwise(run)):
                 spans.append((run[0][0], run[-1][1]))
     return sorted(spans)
 
 
-def describe_candidates(document: Document, answers: Counter[str], words: int) -> list[Candidate]:
+def describe_candidates(document: Document, answers: Counter[str], form: Form) -> list[Candidate]:
     """The candidates with their features; `answers` are those known of other people."""
     text, body = document.text, len(document.name) + 1 if document.name else 0
     found = []
     known_before = 0
-    spans = candidate_spans(document, words)
+    spans = candidate_spans(document, form)
     # "Lafayette, Louisiana": what a candidate is listed with, and whether that is known.
     starting = {start: text[start:stop] for start, stop in spans}
     ending = {stop: text[start:stop] for start, stop in spans}
