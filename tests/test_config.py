@@ -28,6 +28,7 @@ from whence.config import (
     to_toml,
 )
 from whence.errors import WhenceError
+from whence.model import GPT
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 folders = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8)
@@ -279,3 +280,13 @@ def test_a_missing_recipe_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 def test_a_table_holds_no_nulls() -> None:
     assert "people" not in to_table(Config(train=TrainConfig(steps=1)))["corpus"]
+
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_that_we_ship_can_be_read_and_built(path: Path) -> None:
+    config = load_recipe(path)
+    assert GPT(config.model, vocabulary=100).parameter_count() > 0
+    assert load_recipe(path, ["train.seconds=1"]).train.seconds == 1
