@@ -83,8 +83,11 @@ class Attention(nn.Module):
     # What a mechanism writes ------------------------------------------------------------------
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-        """(B,H,T,d), (B,H,S,d), (B,H,S,d), (B,S) or None -> (B,H,T,d)."""
-        raise NotImplementedError
+        """(B,H,T,d), (B,H,S,d), (B,H,S,d), (B,S) or None -> (B,H,T,d).
+
+        Not abstract: a mechanism without queries and keys (the synthesizer) has its own `forward`.
+        """
+        raise TypeError(f"{type(self).__name__} defines neither mix nor a forward of its own")
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         """The (B,H,T,S) weights by which `mix` mixes the values: what it makes of the identity."""
