@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from whence.attention import MECHANISMS, blocks, calm, laws, slots, walk, whole
+from whence.attention import MECHANISMS, blocks, calm, laws, scan, slots, walk, whole
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
 from whence.attention.summary import summarise
@@ -130,20 +130,30 @@ def test_scan_passes_gradcheck(name: str) -> None:
     assert torch.autograd.gradcheck(function, case[:5], fast_mode=True)
 
 
-@pytest.mark.parametrize("size", [0.5, 40.0])
+@pytest.mark.parametrize(
+    ("size", "key_size", "way"),
+    [(0.5, 1.0, walk.CALMLY), (40.0, 1.0, walk.DIVIDED), (40.0, 15.0, walk.UNKNOWN)],
+    ids=["calm", "divided", "walk"],
+)
 @pytest.mark.parametrize("chunk", [1, 4, 7, 64])
 @pytest.mark.parametrize("segment", [1, 60, 200, 1 << 19])
 def test_features_of_directions_are_their_definition(
-    size: float, chunk: int, segment: int, monkeypatch: pytest.MonkeyPatch
+    size: float,
+    key_size: float,
+    way: int,
+    chunk: int,
+    segment: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Moderate keys go the quick way, large ones the one with references; padding included."""
+    """Moderate keys go the quickest way, the largest the one with references; with padding."""
     monkeypatch.setattr(walk, "SEGMENT", segment)
     q, k, v = (draw(N, T, C, seed=seed) for seed in (0, 1, 2))
-    q, w = (size * q).detach().requires_grad_(), draw(M, C, seed=3).detach() / 4
+    q, k = ((x * y).detach().requires_grad_() for x, y in ((q, size), (k, key_size)))
+    w = draw(M, C, seed=3).detach() / 4
     offset = torch.zeros(N, T, 1, dtype=torch.float64)
     offset[0, 2:6], offset[1, :3] = torch.inf, torch.inf
-    quick = calm.CalmScan(q.detach(), k.detach(), v.detach(), offset, w, 0.7, chunk)
-    assert quick.is_calm() == (size < 1)
+    taken = scan._scan(None, None, v, q, k, offset, w, 0.7, False, True, chunk)[3]
+    assert taken == way
     found = causal_scan(
         None,
         None,
@@ -156,10 +166,12 @@ def test_features_of_directions_are_their_definition(
         normalise=True,
         chunk=chunk,
     )
-    half = 0.35 * k.square().sum(-1, keepdim=True)
-    kernel = ((q @ w.mT).exp() @ (k @ w.mT - half).exp().mT * (offset == 0).mT).tril()
+    logs = (k @ w.mT - 0.35 * k.square().sum(-1, keepdim=True)).mT
+    kernel = ((q @ w.mT)[..., None] + logs[:, None]).logsumexp(2)
+    seen = torch.ones(T, T, dtype=torch.bool).tril() & (offset == 0).mT
     # A row that sees nothing is zero.
-    expected = kernel @ v / kernel.sum(-1, keepdim=True).clamp(min=1e-300)
+    weights = kernel.masked_fill(~seen, -1e9).softmax(-1) * seen
+    expected = weights @ v
     assert (found[1, :3] == 0).all()
     torch.testing.assert_close(found, expected)
     up = draw(N, T, C, seed=4).detach()
@@ -181,6 +193,24 @@ def test_scan_in_float32_holds_far_beyond_its_range() -> None:
         assert out.isfinite().all()
         torch.testing.assert_close(out[:, :t], calm[:, :t], atol=2e-5, rtol=2e-5)
         torch.testing.assert_close(out[:, t:], c[:, t : t + 1].expand_as(out[:, t:]))
+
+
+@pytest.mark.parametrize("size", [1.0, 3.0, 10.0, 30.0, 100.0])
+def test_a_large_key_moves_nothing_before_it_whichever_way_is_taken(size: float) -> None:
+    """Where its s is far above the others', theirs must not be lost; float32."""
+    performer = MECHANISMS["performer"](64, 2, 200)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 200, 32, generator=generator) for _ in range(3))
+    usual = performer.mix(q, k, v, None)
+    for what in (k, -k):  # towards some directions, and away from them
+        wild = k.clone()
+        wild[:, :, 120] = size * what[:, :, 120]
+        out = performer.mix(q, wild, v, None)
+        assert out.isfinite().all()
+        torch.testing.assert_close(out[:, :, :120], usual[:, :, :120], atol=2e-5, rtol=2e-5)
+        exact = performer.double().mix(q.double(), wild.double(), v.double(), None)
+        torch.testing.assert_close(out.double(), exact, atol=2e-4, rtol=2e-4)
+        performer.float()
 
 
 def test_scan_without_keys_is_zero() -> None:

@@ -1,10 +1,17 @@
-"""The causal scan of exponential features whose sizes are known to be moderate.
+"""The causal scan of exponential features without running maxima.
 
     out_t = sum_{j<=t} (phi(q_t) . phi(k_j)) s_j v_j  /  sum_{j<=t} (phi(q_t) . phi(k_j)) s_j
 
 with phi(x) = exp(W x) and s_j = exp(-square |k_j|^2 / 2 - offset_j). It is what `walk.py` computes
-with directions and without references, which is nearly always; here nothing but the products is
-left. What depends on a key alone multiplies the channels, of which there are fewer than features.
+with directions, but no reference moves along the text. There are two ways:
+
+- lengths promise moderate exponentials: none is needed at all, and only the products are left;
+- otherwise every phi is divided by its largest feature. A query's divisor cancels in the division
+  by the row sum, a key's is multiplied to s, and s of a head is relative to one constant. That the
+  row sums came out far from what a float32 loses is seen afterwards (`held`); only if one did not
+  does the walk with running references have to be taken.
+
+What depends on a key alone multiplies the channels, of which there are fewer than features.
 Exponentials are powers of two, the quicker function.
 
 Shape letters: N batch times heads, T positions, d head width, M features, C channels and W = C + 1
@@ -23,6 +30,9 @@ from whence.attention.walk import by_position, length
 from whence.attention.whole import before_division
 
 CHUNK = 32  # shorter than where logarithms are walked: sums over chunks are cheaper here
+# The least row sum beside the largest s. Products below 1e-38 are lost; a million of them are
+# less than a millionth of this.
+LEAST = 1e-24
 
 
 class CalmScan:
@@ -42,36 +52,77 @@ class CalmScan:
         (self.N, self.T, _), self.C, self.M = queries.shape, values.shape[2], len(directions)
         self.chunk = chunk
         self.offset, self.lengths = offset, length(keys)
-        scale = self.lengths.square().mul_(-square / 2)
-        self.scale = (scale if offset is None else scale.sub_(offset)).exp_()  # (N,T,1)
+        scale = self.lengths.square().mul_(-square / 2 * walk.LOG2E)
+        if offset is not None:
+            scale.sub_(offset, alpha=walk.LOG2E)
+        self.scale = scale  # (N,T,1): the logarithm of s, to base two
+        self.divided = False
+        self.largest = 1.0
+
+    def divide(self) -> None:
+        """Divide every phi by its largest feature, and s of a head by about its largest."""
+        self.divided = True
+        # Half the longest direction: where the largest of some hundred features of a key lies,
+        # roughly. Whatever it is, it cancels.
+        usual = self.lengths * (0.5 * walk.LOG2E * length(self.directions).amax())
+        self.scale = self.scale - (self.scale + usual).amax(1, keepdim=True).clamp_(min=walk.FLOOR)
+        self.largest = 0.0
+
+    def held(self, mass: Tensor) -> bool:
+        """Whether no row sum (N,T,1) was lost below what float32 can tell from nothing."""
+        least = mass
+        if self.offset is not None:
+            hidden = (self.offset < math.inf).cumsum(1) == 0
+            least = mass.masked_fill(hidden, math.inf)
+        low, high = (float(x) for x in (least.amin(), mass.amax()))
+        return low >= LEAST * self.largest and high < math.inf  # NaN is not
+
+    def finite(self) -> bool:
+        """A hidden value is multiplied by zero here: it has to be a number."""
+        return math.isfinite(float(self.values.sum()))
 
     def is_calm(self) -> bool:
-        """Whether lengths alone promise that no exponential overflows: |w.x| <= |w| |x|.
-
-        And that the values are finite: a hidden one is multiplied by zero here.
-        """
+        """Whether lengths alone promise that no exponential overflows: |w.x| <= |w| |x|."""
         lengths = (length(self.directions), length(self.queries), self.lengths)
         turn, query, key = (float(x.amax()) for x in lengths)
         reach = turn * (query + key) + self.square / 2 * key**2
         if self.offset is not None:
             reach += float(self.offset.masked_fill(self.offset == math.inf, 0.0).abs().amax())
-        return reach <= walk.CALM and math.isfinite(float(self.values.sum()))
+        return reach <= walk.CALM
 
     def pieces(self, backwards: bool = False) -> Iterator[Piece]:
         return pieces(self.N, self.T, self.M, self.chunk, backwards)
 
-    def features(self, x: Tensor, piece: Piece) -> Tensor:
-        """(G n, c, M)."""
+    def features(self, x: Tensor, piece: Piece) -> tuple[Tensor, Tensor | None]:
+        """(G n, c, M), and the logarithm of what they were divided by."""
         rows = chunks(x, piece).reshape(-1, x.shape[2])
-        return (rows @ self.turn).exp2_().view(-1, piece.chunk, self.M)
+        logs, top = rows @ self.turn, None
+        if self.divided:
+            top = logs.amax(-1, keepdim=True)
+            logs -= top
+        return logs.exp2_().view(-1, piece.chunk, self.M), top
 
-    def channels(self, piece: Piece) -> Tensor:
+    def scales(self, piece: Piece, top: Tensor | None) -> Tensor:
+        """s, (G, n, c, 1)."""
+        scale = chunks(self.scale, piece)
+        if top is None:
+            return scale.exp2()
+        return (scale + top.view(scale.shape)).exp2_()
+
+    def channels(self, piece: Piece, scale: Tensor) -> Tensor:
         """(G n, c, W): the values and a column of ones, times s."""
-        values, scale = chunks(self.values, piece), chunks(self.scale, piece)
+        values = chunks(self.values, piece)
         wide = values.new_empty(*values.shape[:3], self.C + 1)
         torch.mul(values, scale, out=wide[..., : self.C])
         wide[..., self.C :] = scale
         return wide.flatten(0, 1)
+
+    def read(self, piece: Piece) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Features of queries and keys, channels, and s."""
+        a, _ = self.features(self.queries, piece)
+        b, top = self.features(self.keys, piece)
+        scale = self.scales(piece, top)
+        return a, b, self.channels(piece, scale), scale
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs and row sums; `states` (segments, N, W M) gets the state before each but one."""
@@ -79,8 +130,9 @@ class CalmScan:
         mass = out.new_empty(self.N, self.T, 1)
         state: Tensor | None = None
         for piece in self.pieces():
-            a, b = self.features(self.queries, piece), self.features(self.keys, piece)
-            c, n = self.channels(piece), piece.n
+            (a, b, c, scale), n = self.read(piece), piece.n
+            if self.divided:
+                self.largest = max(self.largest, float(scale.amax()))
             mixed = torch.bmm(torch.bmm(a, b.mT).tril_(), c)
             if piece.number == 0:
                 state = None
@@ -106,8 +158,7 @@ class CalmScan:
         ups = before_division(gradient, out, mass)
         later: Tensor | None = None
         for piece in self.pieces(backwards=True):
-            a, b = self.features(self.queries, piece), self.features(self.keys, piece)
-            c, n = self.channels(piece), piece.n
+            (a, b, c, scale), n = self.read(piece), piece.n
             up = chunks(ups, piece).reshape(-1, piece.chunk, self.C + 1)
             near, back = torch.bmm(a, b.mT).tril_(), torch.bmm(up, c.mT).tril_()
             to_a, to_b = torch.bmm(back, b), torch.bmm(back.mT, a)
@@ -130,6 +181,6 @@ class CalmScan:
             turned = (to_b @ self.directions).view(shape)
             shrink = shrink.view(*shape[:3], 1)
             torch.addcmul(turned, shrink, keys, value=-1.0, out=chunks(to_keys, piece))
-            wide, scale = to_c.view(-1, n, piece.chunk, self.C + 1), chunks(self.scale, piece)
+            wide = to_c.view(-1, n, piece.chunk, self.C + 1)
             torch.mul(wide[..., : self.C], scale, out=chunks(to_values, piece))
         return to_queries, to_keys, to_values

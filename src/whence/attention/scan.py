@@ -97,12 +97,17 @@ def _scan(
     # What came here in full precision stays in it, autocast or not.
     with torch.autocast(whole.like.device.type, enabled=False):
         quick = _calm(given, square, normalise, chunk)
-        if quick is None or not quick.is_calm():
+        if quick is None or not quick.finite():
             return whole.forward()
+        way = walk.CALMLY if quick.is_calm() else walk.DIVIDED
+        if way == walk.DIVIDED:
+            quick.divide()
         count = walk.room_for_states(whole.N, whole.T, whole.M, chunk)
         states = whole.like.new_empty(count, whole.N, whole.M, whole.width)
         out, mass = quick.forward(states.flatten(2))
-        return out, mass, states, torch.tensor(walk.CALMLY)
+        if way == walk.DIVIDED and not quick.held(mass):
+            return whole.forward()
+        return out, mass, states, torch.tensor(way)
 
 
 def _calm(given: Inputs, square: float, normalise: bool, chunk: int) -> CalmScan | None:
@@ -137,9 +142,11 @@ def _scan_backward(
 ) -> list[Tensor]:
     given = Inputs(a, b, c, query_log, key_log, offset, directions)
     with torch.autocast(gradient.device.type, enabled=False):
-        if int(known) == walk.CALMLY:
+        if int(known) in (walk.CALMLY, walk.DIVIDED):
             quick = _calm(given, square, normalise, chunk)
             assert quick is not None
+            if int(known) == walk.DIVIDED:
+                quick.divide()
             to_query, to_key, to_c = quick.backward(gradient, out, mass, states.flatten(2))
             nothing = out.new_empty(0)
             return [nothing, nothing.clone(), to_c, to_query, to_key]

@@ -6,7 +6,8 @@
 
 As two scans, a running logarithm of sums and a softmax this writes a dozen arrays of T x m numbers
 to memory and reads them again. Here they exist a piece at a time, forwards and backwards, and what
-goes from piece to piece are sums of k e, v f and e. It is for logarithms that are moderate and all
+goes from piece to piece are sums of k e, v f and e. Where all heads share E and F, A and B are made
+once for all of them. It is for logarithms that are moderate and all
 finite, which is nearly always; else, and where torch compiles, the mechanisms take the two scans.
 
 Shape letters: N batch times heads, T positions, d head width, C channels, m slots; see `pieces.py`.
@@ -69,7 +70,7 @@ class Read(NamedTuple):
     near: Tensor  # q . k inside a chunk
     held_keys: Tensor  # (G n, d, m): sums of k e
     held_values: Tensor  # (G n, C, m): sums of v f
-    key_mass: Tensor  # A
+    key_mass: Tensor  # A, (G, n or 1, c, m)
     value_mass: Tensor  # B
     scores: Tensor
     chosen: Tensor  # p
@@ -83,6 +84,10 @@ class Scan:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, f: Tensor | None) -> None:
         self.q, self.k, self.v, self.e, self.f = q, k, v, e, f
         (self.N, self.T, self.d), self.C, self.m = k.shape, v.shape[2], e.shape[2]
+        self.shared = e.shape[0] != self.N
+        # A and B of all positions (1,T,m), where they are the same for all heads.
+        logs = (e,) if f is None else (e, f)
+        self.masses = [log.exp().cumsum_(1) for log in logs] if self.shared else []
 
     def pieces(self, backwards: bool = False) -> Any:
         return pieces(self.N, self.T, self.m, CHUNK, backwards)
@@ -91,33 +96,41 @@ class Scan:
         return chunks(x, piece).reshape(-1, piece.chunk, x.shape[2])
 
     def exponentials(self, log: Tensor, piece: Piece) -> Tensor:
-        if log.shape[0] == self.N:
+        if not self.shared:
             return self.rows(log, piece).exp()
         weights = log[:, piece.window].exp().view(-1, 1, piece.chunk, self.m)
         return weights.expand(-1, piece.n, -1, -1).reshape(-1, piece.chunk, self.m)
 
+    def sums(
+        self, left: Tensor, weights: Tensor, state: Tensor | None, piece: Piece, which: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums of left^T weights before each chunk, the masses, and the state after the piece."""
+        if self.shared:
+            held, after = sum_up(left, weights, state, piece.n)
+            mass = self.masses[which][:, piece.window]
+            return held, mass.view(-1, 1, piece.chunk, self.m), after
+        wide = torch.cat([left, left.new_ones(*left.shape[:2], 1)], -1)
+        held, after = sum_up(wide, weights, state, piece.n)
+        mass = torch.baddbmm(held[:, -1:], self.triangle(left), weights)
+        return held[:, :-1], mass.view(-1, piece.n, piece.chunk, self.m), after
+
     def read(self, piece: Piece, states: States) -> tuple[Read, States]:
         q, k, v = (self.rows(x, piece) for x in (self.q, self.k, self.v))
         e = self.exponentials(self.e, piece)
-        ones, tri = k.new_ones(*k.shape[:2], 1), self.triangle(k)
-        d, C = self.d, self.C
         if self.f is None:
-            f = e
-            sums, after = sum_up(torch.cat([k, v, ones], -1), e, states[0], piece.n)
-            held_keys, held_values, mass = sums[:, :d], sums[:, d : d + C], sums[:, d + C :]
-            key_mass = value_mass = torch.baddbmm(mass, tri, e)
-            states = [after]
+            f, both = e, torch.cat([k, v], -1)
+            held, key_mass, after = self.sums(both, e, states[0], piece, 0)
+            held_keys, held_values = held[:, : self.d], held[:, self.d :]
+            value_mass, states = key_mass, [after]
         else:
             f = self.exponentials(self.f, piece)
-            sums, after = sum_up(torch.cat([k, ones], -1), e, states[0], piece.n)
-            held_keys, key_mass = sums[:, :d], torch.baddbmm(sums[:, d:], tri, e)
-            sums, later = sum_up(torch.cat([v, ones], -1), f, states[-1], piece.n)
-            held_values, value_mass = sums[:, :C], torch.baddbmm(sums[:, C:], tri, f)
+            held_keys, key_mass, after = self.sums(k, e, states[0], piece, 0)
+            held_values, value_mass, later = self.sums(v, f, states[-1], piece, 1)
             states = [after, later]
         near = torch.bmm(q, k.mT).tril_()
-        scores = torch.bmm(near, e).baddbmm_(q, held_keys).div_(key_mass)
+        scores = over(torch.bmm(near, e).baddbmm_(q, held_keys), key_mass)
         chosen = scores.softmax(-1)
-        shares = chosen / value_mass
+        shares = over(chosen, value_mass, torch.empty_like(chosen))
         found = Read(
             q,
             k,
@@ -161,63 +174,82 @@ class Scan:
     ) -> tuple[Tensor | None, ...]:
         given = (self.q, self.k, self.v, self.e, self.f)
         results = [None if x is None else by_position(x, *x.shape) for x in given]
-        if self.e.shape[0] != self.N:
+        # Of A and B, where all heads have the same; several groups of heads add to these.
+        to_masses = [torch.zeros_like(mass) for mass in self.masses]
+        if self.shared:
             for x in results[3:]:
                 if x is not None:
-                    x.zero_()  # several groups of heads may add to it
+                    x.zero_()
         later: States = [None] * 4
         for piece in self.pieces(backwards=True):
             if piece.last:
                 later = [None] * 4
             read, _ = self.read(piece, kept[piece.number, piece.heads.start])
-            parts = self.parts(read, self.rows(gradient, piece), later, piece.n)
+            parts, masses = self.parts(read, self.rows(gradient, piece), later, piece.n)
             for number, (result, part) in enumerate(zip(results, parts, strict=True)):
                 if result is not None and part is not None:
                     self.put(result, part, piece, add=number > 2)
+            for to_mass, part in zip(to_masses, masses, strict=True):
+                self.put(to_mass, part, piece, add=True)
+        for result, log, to_mass in zip(results[3:], given[3:], to_masses, strict=False):
+            assert result is not None and log is not None
+            result.addcmul_(to_mass.flip(1).cumsum_(1).flip(1), log.exp())
         return tuple(results)
 
     def parts(
         self, read: Read, up: Tensor, later: States, n: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """A piece's gradients of q, k, v, E and F; `later` (sums over later chunks) is replaced."""
+    ) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
+        """A piece's gradients of q, k, v, E and F, and of A and B if these are shared.
+
+        `later` (sums over later chunks) is replaced.
+        """
         q, k, v, e, f = read[:5]
-        tri = self.triangle(k).mT
         # The mixture of values.
         back = torch.bmm(up, v.mT).tril_()
         near = torch.bmm(read.shares, f.mT).tril_()
         after, later[0] = sum_up(up, read.shares, later[0], n, backwards=True)
         to_f = torch.bmm(back.mT, read.shares).baddbmm_(v, after)
         to_v = torch.bmm(near.mT, up).baddbmm_(f, after.mT)
-        to_chosen = torch.bmm(back, f).baddbmm_(up, read.held_values).div_(read.value_mass)
+        to_chosen = over(torch.bmm(back, f).baddbmm_(up, read.held_values), read.value_mass)
         to_mass = (to_chosen * read.shares).neg_()  # of B
         # The softmax, and the scores.
         to_score = to_chosen.sub_((to_chosen * read.chosen).sum(-1, keepdim=True))
-        to_score = to_score.mul_(read.chosen).div_(read.key_mass)
+        to_score = over(to_score.mul_(read.chosen), read.key_mass)
         after, later[1] = sum_up(q, to_score, later[1], n, backwards=True)
         back = torch.bmm(to_score, e.mT).tril_()
         to_q = torch.bmm(back, k).baddbmm_(to_score, read.held_keys.mT)
         to_k = torch.bmm(back.mT, q).baddbmm_(e, after.mT)
         to_e = torch.bmm(read.near.mT, to_score).baddbmm_(k, after)
         less = to_score.mul_(read.scores)  # minus the gradient of A
-        ones = k.new_ones(*k.shape[:2], 1)
+        masses = [to_mass.sub_(less)] if self.f is None else [less.neg_(), to_mass]
+        if not self.shared:
+            # A sum from the end, over the later chunks and inside each.
+            ones, tri = k.new_ones(*k.shape[:2], 1), self.triangle(k).mT
+            for number, (to_log, to_mass) in enumerate(zip((to_e, to_f), masses, strict=False)):
+                after, later[2 + number] = sum_up(
+                    ones, to_mass, later[2 + number], n, backwards=True
+                )
+                to_log.baddbmm_(tri, to_mass).add_(after)
+            masses = []
         if self.f is None:
-            to_mass.sub_(less)
-            after, later[2] = sum_up(ones, to_mass, later[2], n, backwards=True)
-            to_e += to_f.baddbmm_(tri, to_mass).add_(after)
-            return to_q, to_k, to_v, to_e.mul_(e), None
-        after, later[2] = sum_up(ones, to_mass, later[2], n, backwards=True)
-        to_f.baddbmm_(tri, to_mass).add_(after)
-        after, later[3] = sum_up(ones, less, later[3], n, backwards=True)
-        to_e.baddbmm_(tri, less, alpha=-1).sub_(after)
-        return to_q, to_k, to_v, to_e.mul_(e), to_f.mul_(f)
+            return (to_q, to_k, to_v, to_e.add_(to_f).mul_(e), None), masses
+        return (to_q, to_k, to_v, to_e.mul_(e), to_f.mul_(f)), masses
 
     def put(self, result: Tensor, part: Tensor, piece: Piece, add: bool) -> None:
         part = part.view(-1, piece.n, piece.chunk, part.shape[2])
-        if add and result.shape[0] != self.N:
+        if add and self.shared:
             place = result[:, piece.window]
             place += part.sum(1).view(place.shape)
         else:
             chunks(result, piece).copy_(part)
+
+
+def over(x: Tensor, mass: Tensor, out: Tensor | None = None) -> Tensor:
+    """x (G n,c,m) divided by masses that the heads may share, in place unless told where."""
+    shape = (mass.shape[0], -1, *mass.shape[2:])
+    out = x if out is None else out
+    torch.div(x.view(shape), mass, out=out.view(shape))
+    return out
 
 
 class _Slots(torch.autograd.Function):

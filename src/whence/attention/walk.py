@@ -22,8 +22,9 @@ CALM = 64.0
 FLOOR = -1e30
 CHUNK = 64
 LOG2E = math.log2(math.e)
-# What a forward pass leaves to its backward pass: no states, all of them, or those of `calm.py`.
-UNKNOWN, KNOWN, CALMLY = range(3)
+# What a forward pass leaves to its backward pass: no states, all of them, or those of one of the
+# two ways of `calm.py`.
+UNKNOWN, KNOWN, CALMLY, DIVIDED = range(4)
 # Numbers of a segment's largest array: a megabyte of float32, about one core's cache.
 SEGMENT = 1 << 18
 
