@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,17 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def corpus() -> tiny.TinyCorpus:
     return tiny.TinyCorpus()
+
+
+@pytest.fixture
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A real file system of `request.param` KiB; where it cannot be mounted, the test says so."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={request.param}k", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("NOT ROOT: no small disk could be mounted")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

@@ -9,7 +9,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -355,20 +354,8 @@ def test_a_full_output_is_one_sentence(finished: Path) -> None:
     assert "Traceback" not in done.stderr and "No space left on device" in done.stderr
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(place)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("NOT ROOT: no small disk could be mounted")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("small_disk", [48], indirect=True)
 def test_a_full_disk_loses_nothing(recipe_path: Path, finished: Path, small_disk: Path) -> None:
     """Training stops with one sentence; with room again it goes on to the same result."""
     run = small_disk / "run"

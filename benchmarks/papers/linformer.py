@@ -8,12 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from papers import size
 from papers.memory import WrittenOut, peak
 from papers.results import Experiment, Result, doublings, headroom, markdown, remembered
 from papers.timing import medians
-from papers.training import Training, fit, summary, text, train_all
+from papers.training import Training, fit, text
 from whence.attention import Linformer, Softmax
-from whence.lab.svg import Dots, Figure, Line, Panel
+from whence.lab.svg import Figure, Line, Panel
 from whence.model import GPT
 
 PAPER_SPEED = {512: 1.5, 1024: 1.7, 2048: 2.6, 4096: 3.4, 8192: 5.5}
@@ -208,47 +209,6 @@ def spectrum_figure(result: Result) -> Figure:
     )
 
 
-# Loss against m ---------------------------------------------------------------------------------
-
-
-def measure_loss(settings: Result, jobs: int) -> Result:
-    systems = [("linformer", {"projected": m}) for m in settings["projected"]] + [("softmax", {})]
-    trainings = [
-        Training(*system, seed=seed, steps=settings["steps"], context=128, sequences=8)
-        for system in systems
-        for seed in settings["seeds"]
-    ]
-    results, each = train_all(trainings, jobs), len(settings["seeds"])
-    rows = []
-    for number, (_, options) in enumerate(systems):
-        runs = results[number * each : (number + 1) * each]
-        rows.append({"projected": options.get("projected"), "runs": runs})
-    return {"rows": rows}
-
-
-def loss_table(result: Result) -> str:
-    lines = []
-    for row in result["rows"]:
-        loss, spread = summary(row["runs"])
-        right, _ = summary(row["runs"], "accuracy")
-        name = "softmax" if row["projected"] is None else row["projected"]
-        found = f"{loss:.3f} ± {spread:.3f}" if len(row["runs"]) > 1 else f"{loss:.3f}"
-        lines.append([name, found, f"{right:.1f} %"])
-    return markdown(["slots m (causal)", "held-out loss, nats a character", "right"], lines)
-
-
-def loss_figure(result: Result) -> Figure:
-    slots = doublings([row["projected"] for row in result["rows"] if row["projected"]])
-    losses = [summary(row["runs"])[0] for row in result["rows"]]
-    marks = [
-        Line(slots, losses[:-1], "linformer, causal"),
-        Line([slots[0], slots[-1]], [losses[-1]] * 2, "softmax", dashed=True),
-        Dots(slots, losses[:-1]),
-    ]
-    panel = Panel("loss against slots", "log2 m", "nats a character", marks)
-    return Figure("Held-out loss against the number of slots", [panel])
-
-
 SIZES: Result = {"lengths": list(PAPER_SPEED), "projected": 128, "width": 256, "heads": 4}
 
 EXPERIMENTS = [
@@ -280,8 +240,8 @@ EXPERIMENTS = [
         "linformer-loss",
         "loss against the number of slots",
         {"projected": [4, 16, 64], "seeds": [0], "steps": 400},
-        measure_loss,
-        loss_table,
-        loss_figure,
+        functools.partial(size.measure, "linformer", "projected"),
+        functools.partial(size.table, "projected", "slots m (causal)"),
+        functools.partial(size.figure, "projected", "linformer, causal", "slots"),
     ),
 ]

@@ -7,11 +7,11 @@ import math
 
 import torch
 
+from papers import size
 from papers.results import Experiment, Result, doublings, headroom, markdown
 from papers.timing import medians
-from papers.training import Training, summary, train_all
 from whence.attention import Perceiver, Softmax
-from whence.lab.svg import Dots, Figure, Line, Panel
+from whence.lab.svg import Figure, Line, Panel
 
 
 def measure_time(settings: Result, jobs: int) -> Result:
@@ -62,43 +62,6 @@ def time_figure(result: Result) -> Figure:
     return Figure("Time of one Perceiver layer, forward, against the length", panels)
 
 
-def measure_loss(settings: Result, jobs: int) -> Result:
-    systems = [("perceiver", {"latents": m}) for m in settings["latents"]] + [("softmax", {})]
-    trainings = [
-        Training(*system, seed=seed, steps=settings["steps"], context=128, sequences=8)
-        for system in systems
-        for seed in settings["seeds"]
-    ]
-    results, each = train_all(trainings, jobs), len(settings["seeds"])
-    rows = []
-    for number, (_, options) in enumerate(systems):
-        runs = results[number * each : (number + 1) * each]
-        rows.append({"latents": options.get("latents"), "runs": runs})
-    return {"rows": rows}
-
-
-def loss_table(result: Result) -> str:
-    lines = []
-    for row in result["rows"]:
-        loss, spread = summary(row["runs"])
-        right, _ = summary(row["runs"], "accuracy")
-        name = "softmax" if row["latents"] is None else row["latents"]
-        lines.append([name, f"{loss:.3f} ± {spread:.3f}", f"{right:.1f} %"])
-    return markdown(["latents m", "held-out loss, nats a character", "right"], lines)
-
-
-def loss_figure(result: Result) -> Figure:
-    latents = doublings([row["latents"] for row in result["rows"] if row["latents"]])
-    losses = [summary(row["runs"])[0] for row in result["rows"]]
-    lines = [
-        Line(latents, losses[:-1], "perceiver"),
-        Line([latents[0], latents[-1]], [losses[-1]] * 2, "softmax", dashed=True),
-    ]
-    marks = [*lines, headroom(lines, 1.03), Dots(latents, losses[:-1])]
-    panel = Panel("loss against latents", "log2 m", "nats a character", marks)
-    return Figure("Held-out loss against the number of latents", [panel])
-
-
 EXPERIMENTS = [
     Experiment(
         "perceiver-time",
@@ -117,8 +80,8 @@ EXPERIMENTS = [
         "perceiver-loss",
         "loss against the number of latents",
         {"latents": [1, 4, 16, 64], "seeds": [0, 1], "steps": 400},
-        measure_loss,
-        loss_table,
-        loss_figure,
+        functools.partial(size.measure, "perceiver", "latents"),
+        functools.partial(size.table, "latents", "latents m"),
+        functools.partial(size.figure, "latents", "perceiver", "latents"),
     ),
 ]

@@ -14,13 +14,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from contest import say, serve
-from textbook import Vocabulary, span_example
+from errand import amount, documents, folder, questions, task, vocabulary
+from textbook import span_example
 
-task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-text = (folder / "documents.txt").read_text(encoding="utf-8")
-questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
-vocabulary = Vocabulary(text + "".join(questions))
-documents = [line for line in text.split("\n") if line]
 torch.manual_seed(0)
 config = GPT2Config(
     vocab_size=len(vocabulary),

@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from contest import serve
+from errand import amount, documents, folder, questions, task, vocabulary
 from textbook import (
     Shape,
     TextbookGPT,
-    Vocabulary,
     answer,
     batch_of,
     optimizer_of,
@@ -22,11 +22,6 @@ from textbook import (
     train_step,
 )
 
-task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-text = (folder / "documents.txt").read_text(encoding="utf-8")
-questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
-vocabulary = Vocabulary(text + "".join(questions))
-documents = [line for line in text.split("\n") if line]
 torch.manual_seed(0)
 model = TextbookGPT(Shape(vocabulary=len(vocabulary)))
 

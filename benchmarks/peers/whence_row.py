@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from contest import say, serve
+from errand import amount, folder, questions, task, text
 from whence.answer import answer_questions
 from whence.batches import Batch, Batches
 from whence.config import Config, ModelConfig, StageConfig, TrainConfig
@@ -23,10 +24,7 @@ from whence.run import Run
 from whence.train import build_model, train
 from whence.vocab import Vocab
 
-task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 compiling = sys.argv[4] if len(sys.argv) > 4 else "off"
-text = (folder / "documents.txt").read_text(encoding="utf-8")
-questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
 vocab = Vocab.from_text(text + "".join(questions))
 
 

@@ -12,13 +12,9 @@ import torch
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
 from contest import serve
-from textbook import Vocabulary, span_example
+from errand import amount, documents, folder, questions, task, vocabulary
+from textbook import span_example
 
-task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-text = (folder / "documents.txt").read_text(encoding="utf-8")
-questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
-vocabulary = Vocabulary(text + "".join(questions))
-documents = [line for line in text.split("\n") if line]
 torch.manual_seed(0)
 model = AutoregressiveWrapper(
     TransformerWrapper(
