@@ -60,7 +60,15 @@ def resume(run: Path) -> None:
     """Go on after any interruption."""
     from whence.run import Run
 
+    if _by_the_course(run):
+        raise WhenceError(
+            f"{run} is a training of `whence course`: the same command as before goes on with it"
+        )
     _finish(Run.open(run))
+
+
+def _by_the_course(run: Path) -> bool:
+    return (run / "course.json").is_file()
 
 
 def _finish(run: Any) -> None:
@@ -145,6 +153,10 @@ def evaluate(
     """Score a split, or write predictions where it has no answers."""
     from whence.pipeline import evaluate_run, paraphrase_run
 
+    if corpus is None and _by_the_course(run):
+        raise WhenceError(
+            f"{run} is a training of `whence course` on single files: give --corpus course:FOLDER"
+        )
     if paraphrases:
         if predictions or answers:
             raise WhenceError("--paraphrases prints a table; it writes no predictions or answers")

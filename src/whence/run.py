@@ -36,6 +36,7 @@ from whence.vocab import Vocab
 
 TRAINING = "checkpoints/training.pt"  # everything that resuming needs; gone once finished
 WEIGHTS = "checkpoints"  # model.safetensors and its config.json
+ELSEWHERE = "elsewhere.json"  # of a run whose weights are kept in another form: where, in words
 
 
 class Run:
@@ -146,6 +147,9 @@ class Run:
                 ) from error
             return model.eval()
         if not (self.path / WEIGHTS / "model.safetensors").exists():
+            other = self.path / ELSEWHERE
+            if other.exists():
+                raise WhenceError(str(read_json(other)["sentence"]))
             raise WhenceError(f"{self.path} has no checkpoint yet")
         return GPT.from_pretrained(self.path / WEIGHTS).eval()
 

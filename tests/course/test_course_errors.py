@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
+from click.testing import CliRunner, Result
 from course_folder import Folder
 
 import textbook
+from whence.cli import main
 
 Trained = Callable[[str], tuple[textbook.TextbookGPT, Path]]
 Whence = Callable[..., Result]
@@ -215,3 +216,21 @@ def test_wrong_command_lines(
     before = sorted(folder.path.rglob("*"))
     assert said in whence(*words, code=2).stderr
     assert sorted(folder.path.rglob("*")) == before
+
+
+def test_other_commands_say_where_a_training_of_the_course_goes_on(
+    folder: Folder, whence: Whence, trained: Trained
+) -> None:
+    whence(
+        *("finetune", "perceiver", folder.corpus, "--finetune_corpus_path", folder.train),
+        *("--reading_params_path", trained("perceiver")[1], "--writing_params_path", "mine.params"),
+        *("--steps", "1", "--threads", "1"),
+    )
+    [run] = Path("expt/finetune").iterdir()
+    for command, words in (
+        (["resume", run], "the same command as before goes on with it"),
+        (["evaluate", run], "give --corpus course:FOLDER"),
+        (["ask", run, "Ada Ames"], "--reading_params_path mine.params"),
+    ):
+        result = CliRunner().invoke(main, [str(word) for word in command])
+        assert result.exit_code == 2 and words in result.stderr

@@ -25,7 +25,7 @@ from whence.evaluate import accuracy
 from whence.files import read_json, write_json
 from whence.model import GPT
 from whence.progress import Progress
-from whence.run import TRAINING, Run
+from whence.run import ELSEWHERE, TRAINING, Run
 from whence.train import Interrupted, train
 
 PRETRAIN_EPOCHS = 650
@@ -210,6 +210,12 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
 def finish(run: Run, model: GPT, text: CourseText, known: dict[str, Any]) -> None:
     if isinstance(model, CoursePerceiver):
         # Whence's own format does not say how a student wired the outer blocks.
+        weights = known["command"]["writing"]
+        sentence = (
+            f"the weights of this perceiver are in {weights}: `whence course evaluate perceiver "
+            f"CORPUS --reading_params_path {weights} ...` asks it"
+        )
+        write_json(run.path / ELSEWHERE, {"sentence": sentence})
         (run.path / TRAINING).unlink(missing_ok=True)
     else:
         run.finish(model, text.vocab)
