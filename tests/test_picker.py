@@ -81,7 +81,42 @@ def test_nothing_to_learn_from_is_no_error() -> None:
     texts = [Document(""), Document("nothing stands out"), Document(sentence(NAMES[0]), NAMES[0])]
     picks = pick_spans(texts, [])
     assert texts[0] not in picks and texts[1] not in picks
-    assert Picker.fit([], []).pick(texts[2]) is not None
+    assert texts[2] in Picker.fit([], []).pick([texts[2]])
+
+
+def test_nothing_is_picked_from_a_document_that_does_not_say_it() -> None:
+    """Each person has one document about the birth and two about something else."""
+    texts = []
+    for number, name in enumerate(NAMES):
+        born = Document(f"{name}. A painter who was born in {BORN[name]} in 1901 .", name)
+        died = Document(f"{name}. In 1970 {name.split()[0]} died in {DEATHS[name]} .", name)
+        lived = Document(f"{name}. Lived in Ulm and worked for Brown Mills .", name)
+        texts += [died, born, lived] if number % 2 else [born, lived, died]
+    picks = pick_spans(texts, questions(BORN, NAMES[::2]))
+    unseen = [document for document in texts if document.name in NAMES[1::2]]
+    told = [d for d in unseen if "born in" in d.text]
+    assert all(d.text[slice(*picks[d][0])] == BORN[d.name] for d in told)
+    # Where somebody died where they were born, that document holds the same answer.
+    other = [d for d in unseen if "born in" not in d.text and BORN[d.name] not in d.text]
+    assert len(other) > len(told) and not any(d in picks for d in other)
+
+
+def test_nothing_is_picked_about_people_of_whom_it_cannot_be_asked() -> None:
+    """Of every third person no team is told: what scores best there is no answer."""
+    teams = {name: f"{place} Rovers" for name, place in BORN.items()}
+    texts = [
+        Document(f"{name}. Was born in {BORN[name]} and paints in Ulm for Brown Mills .", name)
+        if number % 3 == 2
+        else Document(f"{name}. Was born in Ulm and plays for {teams[name]} .", name)
+        for number, name in enumerate(NAMES)
+    ]
+    players = [name for number, name in enumerate(NAMES) if number % 3 == 0]
+    picks = pick_spans(texts, questions(teams, players))
+    for number, document in enumerate(texts):
+        if number % 3 == 2:
+            assert document not in picks
+        else:
+            assert document.text[slice(*picks[document][0])] == teams[document.name]
 
 
 def test_candidates_are_spans_of_the_text() -> None:

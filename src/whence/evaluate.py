@@ -16,7 +16,7 @@ from whence.corpus.base import Corpus, Document, Person, Question, Split
 from whence.errors import WhenceError
 from whence.files import write_text
 from whence.model import GPT
-from whence.picker import Picker
+from whence.picker import Picker, by_person
 from whence.vocab import Vocab
 
 RESAMPLES = 10_000
@@ -195,18 +195,12 @@ def open_book(documents: Sequence[Document], train: Sequence[Question]) -> Guess
         attribute: Picker.fit(documents, [q for q in train if q.attribute == attribute])
         for attribute in dict.fromkeys(question.attribute for question in _answered(train))
     }
-    about: dict[str, list[Document]] = {}
-    for document in documents:
-        about.setdefault(document.name, []).append(document)
+    people = {about[0].name: about for about in by_person(documents)}
 
     def read(question: Question) -> str:
         picker = pickers.get(question.attribute)
-        scored = [
-            found
-            for document in about.get(question.name, [])
-            for found in (picker.scores(document) if picker else [])
-        ]
-        return max(scored, key=lambda pair: pair[1])[0].text if scored else ""
+        found = picker.pick(people.get(question.name, [])) if picker else {}
+        return next((document.text[slice(*span)] for document, span in found.items()), "")
 
     return lambda questions: [read(question) for question in questions]
 

@@ -1,19 +1,23 @@
 """Which span of a document answers the questions? Learned from the training questions only.
 
-For every training person whose document holds the answer, the picker sees the candidates
+For every training person whose documents hold the answer, the picker sees the candidates
 (capitalised words, numbers) and which of them was the answer. It scores a candidate by where it
 stands: the words around it, its place among the others, whether other people's answers look like
 it. Nothing in here knows what the questions are about; birth places and football teams are learned
-alike. The model is a logistic regression over the candidates of one document (a softmax), fitted
-by L-BFGS: convex, deterministic, a second for thousands of documents.
+alike. The model is a logistic regression over the candidates of one person (a softmax), fitted by
+L-BFGS: convex, deterministic, a second for thousands of documents. A document that says nothing of
+what is asked competes with those of the same person that do, and nothing is picked from it; nor is
+anything picked about a person whose best candidate scores below all that was ever right.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 import torch
 import torch.nn.functional as F
@@ -49,10 +53,11 @@ class Form:
 
 
 class Picker:
-    """Fitted on training questions of one attribute; `pick` finds the span in any document."""
+    """Fitted on training questions of one attribute; `pick` finds the answer about anybody."""
 
     def __init__(self, weights: dict[str, float], answers: Mapping[str, str], form: Form) -> None:
         self.weights = weights
+        self.least = -math.inf  # a lower score is no answer
         self.answers = answers  # by name: those of the training questions, and guesses of others
         self.form = form
         self.counts = Counter(answers.values())
@@ -71,30 +76,58 @@ class Picker:
         """
         expected = {q.name: q.answer for q in questions if q.answer is not None}
         form = Form.of(expected.values())
-        asked = [document for document in documents if document.name in expected]
+        people = by_person(documents)
         first = cls({}, expected, form)
-        first._learn(asked, expected, penalty)
-        found = {document.name: first.pick(document) for document in documents}
+        first._learn(people, expected, penalty)
         guesses = {
             document.name: document.text[slice(*span)]
-            for document in documents
-            if (span := found[document.name]) is not None
+            for about in people
+            for document, span in first.pick(about).items()
         }
         second = cls({}, {**guesses, **expected}, form)
-        second._learn(asked, expected, penalty)
+        second._learn(people, expected, penalty)
         return second
 
     def _learn(
-        self, asked: Sequence[Document], expected: Mapping[str, str], penalty: float
+        self, people: Sequence[Sequence[Document]], expected: Mapping[str, str], penalty: float
     ) -> None:
         groups = []
-        for document in asked:
-            candidates = self.candidates(document)
-            answer = expected[document.name]
-            matches = [i for i, c in enumerate(candidates) if c.text == answer]
-            if matches:
-                groups.append((candidates, matches[0]))
+        for about in people:
+            answer = expected.get(about[0].name)
+            if answer is None:
+                continue
+            described = [self.candidates(document) for document in about]
+            firsts = [
+                next((i for i, c in enumerate(candidates) if c.text == answer), None)
+                for candidates in described
+            ]
+            silent = [
+                candidate
+                for candidates, first in zip(described, firsts, strict=True)
+                if first is None
+                for candidate in candidates
+            ]
+            groups += [
+                ([*candidates, *silent], first)
+                for candidates, first in zip(described, firsts, strict=True)
+                if first is not None
+            ]
         self.weights = _fit(groups, penalty)
+        self.least = self._least(groups)
+
+    def _least(self, groups: Sequence[tuple[list[Candidate], int]]) -> float:
+        """A score below those of all right answers, by a quarter of how far they reach down."""
+        right = []
+        for candidates, first in groups:
+            scores = [self.score(candidate) for candidate in candidates]
+            if scores[first] == max(scores):
+                right.append(scores[first])
+        if not right:
+            return -math.inf
+        return min(right) - (median(right) - min(right)) / 4
+
+    def score(self, candidate: Candidate) -> float:
+        return sum(self.weights.get(feature, 0.0) for feature in candidate.features)
 
     def candidates(self, document: Document) -> list[Candidate]:
         # Counted without this person's own, or the feature would give the answer away.
@@ -103,32 +136,51 @@ class Picker:
         return describe_candidates(document, others, self.form)
 
     def scores(self, document: Document) -> list[tuple[Candidate, float]]:
-        return [
-            (candidate, sum(self.weights.get(f, 0.0) for f in candidate.features))
-            for candidate in self.candidates(document)
-        ]
+        return [(candidate, self.score(candidate)) for candidate in self.candidates(document)]
 
-    def pick(self, document: Document) -> Span | None:
-        """The span most likely to be the answer, or None where nothing stands out."""
-        scored = self.scores(document)
-        return max(scored, key=lambda pair: pair[1])[0].span if scored else None
+    def pick(self, about: Sequence[Document]) -> dict[Document, Span]:
+        """Where the likeliest answer stands in a person's documents; empty if nothing stands out.
+
+        It may stand in several of them, and the others say something else.
+        """
+        scored = {document: self.scores(document) for document in about}
+        every = [pair for pairs in scored.values() for pair in pairs]
+        best = max(every, key=_score, default=None)
+        if best is None or best[1] < self.least:
+            return {}
+        answer = best[0].text
+        found = {}
+        for document, pairs in scored.items():
+            here = [pair for pair in pairs if pair[0].text == answer]
+            if here:
+                found[document] = max(here, key=_score)[0].span
+        return found
+
+
+def _score(pair: tuple[Candidate, float]) -> float:
+    return pair[1]
+
+
+def by_person(documents: Sequence[Document]) -> list[list[Document]]:
+    """Documents of one name together; one without a name is on its own."""
+    about: dict[object, list[Document]] = {}
+    for number, document in enumerate(documents):
+        about.setdefault(document.name or number, []).append(document)
+    return list(about.values())
 
 
 def pick_spans(
     documents: Sequence[Document], questions: Sequence[Question]
 ) -> dict[Document, tuple[Span, ...]]:
     """Per document the spans that the training questions teach to ask for, one an attribute."""
-    attributes = list(dict.fromkeys(question.attribute for question in questions))
-    pickers = [
-        Picker.fit(documents, [q for q in questions if q.attribute == attribute])
-        for attribute in attributes
-    ]
-    picked = {document: [picker.pick(document) for picker in pickers] for document in documents}
-    found = {
-        document: tuple(dict.fromkeys(span for span in spans if span is not None))
-        for document, spans in picked.items()
-    }
-    return {document: spans for document, spans in found.items() if spans}
+    picked: dict[Document, list[Span]] = {}
+    people = by_person(documents)
+    for attribute in dict.fromkeys(question.attribute for question in questions):
+        picker = Picker.fit(documents, [q for q in questions if q.attribute == attribute])
+        for about in people:
+            for document, span in picker.pick(about).items():
+                picked.setdefault(document, []).append(span)
+    return {document: tuple(dict.fromkeys(spans)) for document, spans in picked.items()}
 
 
 def candidate_spans(document: Document, form: Form) -> list[Span]:
