@@ -11,6 +11,7 @@ import click
 
 from whence import __version__
 from whence.course.commands import course
+from whence.course.record import course_record
 from whence.errors import WhenceError
 from whence.lab.commands import claims, grade
 
@@ -60,15 +61,11 @@ def resume(run: Path) -> None:
     """Go on after any interruption."""
     from whence.run import Run
 
-    if _by_the_course(run):
-        raise WhenceError(
-            f"{run} is a training of `whence course`: the same command as before goes on with it"
-        )
+    record = course_record(run)
+    if record is not None:
+        how = "it is finished" if record["finished"] else "the same command as before goes on"
+        raise WhenceError(f"{run} is a training of `whence course`: {how}")
     _finish(Run.open(run))
-
-
-def _by_the_course(run: Path) -> bool:
-    return (run / "course.json").is_file()
 
 
 def _finish(run: Any) -> None:
@@ -153,7 +150,7 @@ def evaluate(
     """Score a split, or write predictions where it has no answers."""
     from whence.pipeline import evaluate_run, paraphrase_run
 
-    if corpus is None and _by_the_course(run):
+    if corpus is None and course_record(run) is not None:
         raise WhenceError(
             f"{run} is a training of `whence course` on single files: give --corpus course:FOLDER"
         )

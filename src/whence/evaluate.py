@@ -195,7 +195,7 @@ def open_book(documents: Sequence[Document], train: Sequence[Question]) -> Guess
         attribute: Picker.fit(documents, [q for q in train if q.attribute == attribute])
         for attribute in dict.fromkeys(question.attribute for question in _answered(train))
     }
-    people = {about[0].name: about for about in by_person(documents)}
+    people = {about[0].name: about for about in by_person(documents) if about[0].name}
 
     def read(question: Question) -> str:
         picker = pickers.get(question.attribute)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whence.course.record import course_record
 from whence.errors import WhenceError
 from whence.files import is_held, read_json, read_lines
 from whence.progress import clock
@@ -38,4 +39,7 @@ def _row(run: Path, folder: Path) -> tuple[str, str, str, str, str]:
 
 def _state(run: Path) -> str:
     """A run that nobody holds and that is not finished was interrupted."""
+    record = course_record(run)
+    if record is not None and record["finished"]:
+        return "finished"  # the course scores by a command of its own
     return "running" if is_held(run) else "interrupted"

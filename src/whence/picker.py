@@ -7,7 +7,8 @@ it. Nothing in here knows what the questions are about; birth places and footbal
 alike. The model is a logistic regression over the candidates of one person (a softmax), fitted by
 L-BFGS: convex, deterministic, a second for thousands of documents. A document that says nothing of
 what is asked competes with those of the same person that do, and nothing is picked from it; nor is
-anything picked about a person whose best candidate scores below all that was ever right.
+anything picked about a person whose best candidate scores below all that was ever right. Without a
+single answer to learn from nothing is picked at all.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import torch.nn.functional as F
 
 from whence.corpus.base import Document, Question
 from whence.objective import Span, salient_words
+
+FEW = 20  # right answers, from which on the least of them says something
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,9 @@ class Form:
 class Picker:
     """Fitted on training questions of one attribute; `pick` finds the answer about anybody."""
 
-    def __init__(self, weights: dict[str, float], answers: Mapping[str, str], form: Form) -> None:
-        self.weights = weights
-        self.least = -math.inf  # a lower score is no answer
+    def __init__(self, answers: Mapping[str, str], form: Form) -> None:
+        self.weights: dict[str, float] = {}
+        self.least = math.inf  # a lower score is no answer
         self.answers = answers  # by name: those of the training questions, and guesses of others
         self.form = form
         self.counts = Counter(answers.values())
@@ -74,17 +77,18 @@ class Picker:
         Fitted twice: what the first picker finds in everybody's document tells the second one what
         answers look like, far beyond those that the training questions happen to have.
         """
-        expected = {q.name: q.answer for q in questions if q.answer is not None}
+        expected = {q.name: q.answer for q in questions if q.name and q.answer is not None}
         form = Form.of(expected.values())
         people = by_person(documents)
-        first = cls({}, expected, form)
+        first = cls(expected, form)
         first._learn(people, expected, penalty)
         guesses = {
             document.name: document.text[slice(*span)]
             for about in people
             for document, span in first.pick(about).items()
+            if document.name
         }
-        second = cls({}, {**guesses, **expected}, form)
+        second = cls({**guesses, **expected}, form)
         second._learn(people, expected, penalty)
         return second
 
@@ -117,12 +121,14 @@ class Picker:
 
     def _least(self, groups: Sequence[tuple[list[Candidate], int]]) -> float:
         """A score below those of all right answers, by a quarter of how far they reach down."""
+        if not groups:
+            return math.inf
         right = []
         for candidates, first in groups:
             scores = [self.score(candidate) for candidate in candidates]
             if scores[first] == max(scores):
                 right.append(scores[first])
-        if not right:
+        if len(right) < FEW:  # their own words were learned by heart: others will score lower
             return -math.inf
         return min(right) - (median(right) - min(right)) / 4
 
@@ -132,8 +138,13 @@ class Picker:
     def candidates(self, document: Document) -> list[Candidate]:
         # Counted without this person's own, or the feature would give the answer away.
         own = self.answers.get(document.name)
-        others = self.counts if own is None else self.counts - Counter([own])
-        return describe_candidates(document, others, self.form)
+        if own is None:
+            return describe_candidates(document, self.counts, self.form)
+        self.counts[own] -= 1
+        try:
+            return describe_candidates(document, self.counts, self.form)
+        finally:
+            self.counts[own] += 1
 
     def scores(self, document: Document) -> list[tuple[Candidate, float]]:
         return [(candidate, self.score(candidate)) for candidate in self.candidates(document)]
@@ -243,7 +254,7 @@ def describe_candidates(document: Document, answers: Counter[str], form: Form) -
 
 
 def _fit(groups: Sequence[tuple[list[Candidate], int]], penalty: float) -> dict[str, float]:
-    """Softmax regression over each document's candidates."""
+    """Softmax regression over each group's candidates."""
     counts = Counter(f for candidates, _ in groups for c in candidates for f in c.features)
     numbers = {feature: i for i, feature in enumerate(f for f, n in counts.items() if n > 1)}
     if not groups or not numbers:
@@ -267,7 +278,7 @@ def _fit(groups: Sequence[tuple[list[Candidate], int]], penalty: float) -> dict[
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         scores = F.embedding_bag(index, weights, starts, mode="sum")[:, 0]
-        # log of the sum over each document's candidates, shifted by the largest score.
+        # log of the sum over each group's candidates, shifted by the largest score.
         peak = scores.detach().max()
         total = torch.zeros(len(groups), dtype=scores.dtype).index_add(
             0, group, (scores - peak).exp()

@@ -36,7 +36,7 @@ from whence.vocab import Vocab
 
 TRAINING = "checkpoints/training.pt"  # everything that resuming needs; gone once finished
 WEIGHTS = "checkpoints"  # model.safetensors and its config.json
-ELSEWHERE = "elsewhere.json"  # of a run whose weights are kept in another form: where, in words
+ELSEWHERE = "elsewhere.json"  # where the weights are of a run that keeps them in another form
 
 
 class Run:
@@ -136,6 +136,12 @@ class Run:
 
     def model(self) -> GPT:
         """The trained model; of an unfinished run, the newest checkpoint's."""
+        if (self.path / ELSEWHERE).exists():
+            weights = read_json(self.path / ELSEWHERE)["weights"]
+            raise WhenceError(
+                f"{self.path} is a model of the course's own form, which is (or will be) in "
+                f"{weights}: `whence course evaluate` asks it"
+            )
         state = None if self.finished else self.latest()
         if state is not None:
             model = GPT(self.config.model, len(self.vocab()))
@@ -147,9 +153,6 @@ class Run:
                 ) from error
             return model.eval()
         if not (self.path / WEIGHTS / "model.safetensors").exists():
-            other = self.path / ELSEWHERE
-            if other.exists():
-                raise WhenceError(str(read_json(other)["sentence"]))
             raise WhenceError(f"{self.path} has no checkpoint yet")
         return GPT.from_pretrained(self.path / WEIGHTS).eval()
 

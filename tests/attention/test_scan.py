@@ -195,7 +195,7 @@ def test_scan_in_float32_holds_far_beyond_its_range() -> None:
         torch.testing.assert_close(out[:, t:], c[:, t : t + 1].expand_as(out[:, t:]))
 
 
-@pytest.mark.parametrize("size", [1.0, 3.0, 10.0, 30.0, 100.0])
+@pytest.mark.parametrize("size", [1.5, 3.0, 10.0, 30.0, 100.0])
 def test_a_large_key_moves_nothing_before_it_whichever_way_is_taken(size: float) -> None:
     """Where its s is far above the others', theirs must not be lost; float32."""
     performer = MECHANISMS["performer"](64, 2, 200)
@@ -211,6 +211,31 @@ def test_a_large_key_moves_nothing_before_it_whichever_way_is_taken(size: float)
         exact = performer.double().mix(q.double(), wild.double(), v.double(), None)
         torch.testing.assert_close(out.double(), exact, atol=2e-4, rtol=2e-4)
         performer.float()
+
+
+@pytest.mark.parametrize("size", [1.0, 3.0, 20.0, 50.0, 300.0])
+@pytest.mark.parametrize(("length", "features"), [(1, 128), (70, 1), (70, 128)])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_large_keys_in_float32_are_what_they_are_in_float64(
+    size: float, length: int, features: int, hidden: bool
+) -> None:
+    """All keys alike in size, so that every scale may be lost at once; gradients too."""
+    performer = MECHANISMS["performer"](64, 2, 70, features=features)
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn(2, 2, length, 32, generator=generator) for _ in range(4)]
+    up, scaled = draws.pop(), [draws[0], draws[1] * size, draws[2]]
+    padding = torch.ones(2, length, dtype=torch.bool)
+    padding[0, : length // 2] = False
+    found = []
+    for kind in (torch.float32, torch.float64):
+        q, k, v = (x.to(kind).requires_grad_() for x in scaled)
+        out = performer.to(kind).mix(q, k, v, padding if hidden else None)
+        # Derivatives by large keys are a difference of large numbers.
+        by_query, by_value = torch.autograd.grad(out, (q, v), up.to(kind))
+        found.append([x.detach().double() for x in (out, by_query, by_value)])
+    for single, double in zip(*found, strict=True):
+        bound = 2e-4 * max(1.0, float(double.abs().max()))
+        torch.testing.assert_close(single, double, atol=bound, rtol=2e-3)
 
 
 def test_scan_without_keys_is_zero() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -228,9 +229,33 @@ def test_other_commands_say_where_a_training_of_the_course_goes_on(
     )
     [run] = Path("expt/finetune").iterdir()
     for command, words in (
-        (["resume", run], "the same command as before goes on with it"),
+        (["resume", run], "it is finished"),
         (["evaluate", run], "give --corpus course:FOLDER"),
-        (["ask", run, "Ada Ames"], "--reading_params_path mine.params"),
+        (["ask", run, "Ada Ames"], str(folder.path / "mine.params")),
     ):
         result = CliRunner().invoke(main, [str(word) for word in command])
         assert result.exit_code == 2 and words in result.stderr
+    assert "finished" in CliRunner().invoke(main, ["ls", "expt"]).stdout
+    # As an interruption leaves it.
+    record = json.loads((run / "course.json").read_text())
+    (run / "course.json").write_text(json.dumps({**record, "finished": False}))
+    result = CliRunner().invoke(main, ["resume", str(run)])
+    assert result.exit_code == 2 and "the same command as before goes on" in result.stderr
+    assert "interrupted" in CliRunner().invoke(main, ["ls", "expt"]).stdout
+
+
+def test_a_folder_that_was_killed_before_it_knew_its_command(
+    folder: Folder, whence: Whence, trained: Trained
+) -> None:
+    command = (
+        *("finetune", "vanilla", folder.corpus, "--finetune_corpus_path", folder.train),
+        *("--reading_params_path", trained("vanilla")[1], "--writing_params_path", "mine.params"),
+        *("--steps", "1", "--threads", "1"),
+    )
+    whence(*command)
+    [run] = Path("expt/finetune").iterdir()
+    for path in run.iterdir():
+        if path.is_file() and path.name != "config.toml":
+            path.unlink()
+    whence(*command)
+    assert [run] == list(Path("expt/finetune").iterdir())

@@ -5,11 +5,12 @@
 with phi(x) = exp(W x) and s_j = exp(-square |k_j|^2 / 2 - offset_j). It is what `walk.py` computes
 with directions, but no reference moves along the text. There are two ways:
 
-- lengths promise moderate exponentials: none is needed at all, and only the products are left;
+- lengths promise moderate exponentials: no reference is needed, and only the products are left;
 - otherwise every phi is divided by its largest feature. A query's divisor cancels in the division
-  by the row sum, a key's is multiplied to s, and s of a head is relative to one constant. That the
-  row sums came out far from what a float32 loses is seen afterwards (`held`); only if one did not
-  does the walk with running references have to be taken.
+  by the row sum, a key's is multiplied to s, and s of a head is relative to one constant, which
+  cancels as well, the future's part in it included. That the row sums came out far from what
+  float32 loses is seen afterwards (`held`); only if one did not, the walk with running references
+  has to be taken.
 
 What depends on a key alone multiplies the channels, of which there are fewer than features.
 Exponentials are powers of two, the quicker function.
@@ -30,8 +31,8 @@ from whence.attention.walk import by_position, length
 from whence.attention.whole import before_division
 
 CHUNK = 32  # shorter than where logarithms are walked: sums over chunks are cheaper here
-# The least row sum beside the largest s. Products below 1e-38 are lost; a million of them are
-# less than a millionth of this.
+# The least row sum, where s is at most about one. Products below 1e-38 are lost; a million of them
+# are less than a millionth of this.
 LEAST = 1e-24
 
 
@@ -52,12 +53,10 @@ class CalmScan:
         (self.N, self.T, _), self.C, self.M = queries.shape, values.shape[2], len(directions)
         self.chunk = chunk
         self.offset, self.lengths = offset, length(keys)
-        scale = self.lengths.square().mul_(-square / 2 * walk.LOG2E)
+        self.scale_log = self.lengths.square().mul_(-square / 2 * walk.LOG2E)  # (N,T,1), base two
         if offset is not None:
-            scale.sub_(offset, alpha=walk.LOG2E)
-        self.scale = scale  # (N,T,1): the logarithm of s, to base two
+            self.scale_log.sub_(offset, alpha=walk.LOG2E)
         self.divided = False
-        self.largest = 1.0
 
     def divide(self) -> None:
         """Divide every phi by its largest feature, and s of a head by about its largest."""
@@ -65,17 +64,20 @@ class CalmScan:
         # Half the longest direction: where the largest of some hundred features of a key lies,
         # roughly. Whatever it is, it cancels.
         usual = self.lengths * (0.5 * walk.LOG2E * length(self.directions).amax())
-        self.scale = self.scale - (self.scale + usual).amax(1, keepdim=True).clamp_(min=walk.FLOOR)
-        self.largest = 0.0
+        largest = (self.scale_log + usual).amax(1, keepdim=True).clamp_(min=walk.FLOOR)
+        self.scale_log -= largest
 
-    def held(self, mass: Tensor) -> bool:
-        """Whether no row sum (N,T,1) was lost below what float32 can tell from nothing."""
+    def held(self, mass: Tensor, largest: float) -> bool:
+        """Whether no row sum (N,T,1) was lost below what float32 can tell from nothing.
+
+        `largest` is the largest s: what it multiplies was lost at that size, too.
+        """
         least = mass
         if self.offset is not None:
             hidden = (self.offset < math.inf).cumsum(1) == 0
             least = mass.masked_fill(hidden, math.inf)
         low, high = (float(x) for x in (least.amin(), mass.amax()))
-        return low >= LEAST * self.largest and high < math.inf  # NaN is not
+        return low >= LEAST * max(largest, 1.0) and high <= 1 / LEAST  # NaN is not
 
     def finite(self) -> bool:
         """A hidden value is multiplied by zero here: it has to be a number."""
@@ -104,10 +106,8 @@ class CalmScan:
 
     def scales(self, piece: Piece, top: Tensor | None) -> Tensor:
         """s, (G, n, c, 1)."""
-        scale = chunks(self.scale, piece)
-        if top is None:
-            return scale.exp2()
-        return (scale + top.view(scale.shape)).exp2_()
+        logs = chunks(self.scale_log, piece)
+        return logs.exp2() if top is None else (logs + top.view(logs.shape)).exp2_()
 
     def channels(self, piece: Piece, scale: Tensor) -> Tensor:
         """(G n, c, W): the values and a column of ones, times s."""
@@ -124,15 +124,19 @@ class CalmScan:
         scale = self.scales(piece, top)
         return a, b, self.channels(piece, scale), scale
 
-    def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and row sums; `states` (segments, N, W M) gets the state before each but one."""
+    def forward(self, states: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Outputs, row sums and, if s was divided, its largest.
+
+        `states` (segments, N, W M) gets the state before each segment but the first.
+        """
         out = by_position(self.values, self.N, self.T, self.C)
         mass = out.new_empty(self.N, self.T, 1)
         state: Tensor | None = None
+        largest = 0.0
         for piece in self.pieces():
             (a, b, c, scale), n = self.read(piece), piece.n
             if self.divided:
-                self.largest = max(self.largest, float(scale.amax()))
+                largest = max(largest, float(scale.amax()))
             mixed = torch.bmm(torch.bmm(a, b.mT).tril_(), c)
             if piece.number == 0:
                 state = None
@@ -147,7 +151,7 @@ class CalmScan:
             chunks(mass, piece).copy_(total)
         if self.offset is not None and bool((mass == 0).any()):
             out.masked_fill_(mass == 0, 0.0)
-        return out, mass
+        return out, mass, largest
 
     def backward(
         self, gradient: Tensor, out: Tensor, mass: Tensor, states: Tensor

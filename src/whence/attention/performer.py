@@ -12,7 +12,7 @@ Trigonometric features make weights and row sums of either sign; where the kerne
 comes near zero and training breaks. They are here because the paper's argument is about them.
 
 Factors of a query cancel in the division by the row sum, so |q|^2/2 is never computed. Features are
-kept as logarithms as long as possible (`scan.py`): no epsilon, no maximum over the future.
+kept as logarithms as long as possible (`scan.py`): no epsilon, and nothing of the future stays.
 """
 
 import math

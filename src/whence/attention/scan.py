@@ -6,8 +6,9 @@ Shape letters: N batch times heads, T positions, M features, C channels.
     channels side:  out_tc = exp(q_tc) sum_{j<=t} (a_t . b_j)  exp(k_jc)
 
 The logarithms q (`query_log`) and k (`key_log`) may be as large as they like: only the differences
-k_j - max_{i<=t} k_i are ever exponentiated, as in online softmax. There is no epsilon anywhere and
-no maximum over the future, so a key never moves the outputs before it by more than rounding.
+k_j - max_{i<=t} k_i are ever exponentiated, as in online softmax. There is no epsilon anywhere, and
+where a quicker way (`calm.py`) has one reference for a whole text, the future's part in it cancels:
+a key never moves the outputs before it by more than rounding.
 
 Positions are read in segments that stay in the processor's cache; a segment is cut in chunks that
 are computed side by side: what lies inside a chunk through a small triangular matrix, what lies
@@ -104,8 +105,8 @@ def _scan(
             quick.divide()
         count = walk.room_for_states(whole.N, whole.T, whole.M, chunk)
         states = whole.like.new_empty(count, whole.N, whole.M, whole.width)
-        out, mass = quick.forward(states.flatten(2))
-        if way == walk.DIVIDED and not quick.held(mass):
+        out, mass, largest = quick.forward(states.flatten(2))
+        if way == walk.DIVIDED and not quick.held(mass, largest):
             return whole.forward()
         return out, mass, states, torch.tensor(way)
 

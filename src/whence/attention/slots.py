@@ -7,8 +7,8 @@
 As two scans, a running logarithm of sums and a softmax this writes a dozen arrays of T x m numbers
 to memory and reads them again. Here they exist a piece at a time, forwards and backwards, and what
 goes from piece to piece are sums of k e, v f and e. Where all heads share E and F, A and B are made
-once for all of them. It is for logarithms that are moderate and all
-finite, which is nearly always; else, and where torch compiles, the mechanisms take the two scans.
+once for all of them. It is for logarithms that are moderate and all finite, which is nearly always;
+else, and where torch compiles, the mechanisms take the two scans.
 
 Shape letters: N batch times heads, T positions, d head width, C channels, m slots; see `pieces.py`.
 """
@@ -47,9 +47,12 @@ def attend_slots(
     lead = keys.shape[:2]
     full = torch.float64 if keys.dtype == torch.float64 else torch.float32
 
+    shared = key_log.shape[:2] == value_log.shape[:2] == (1, 1)
+
     def flat(x: Tensor) -> Tensor:
-        shared = x.shape[:2] == (1, 1)
-        wide = x.to(full) if shared else x.to(full).expand(*lead, -1, -1)
+        wide = x.to(full)
+        if not (shared and wide.shape[:2] == (1, 1)):
+            wide = wide.expand(*lead, -1, -1)
         return wide.reshape(-1, *x.shape[-2:])
 
     q, k, v, e = (flat(x) for x in (queries, keys, values, key_log))
@@ -191,7 +194,8 @@ class Scan:
                     self.put(result, part, piece, add=number > 2)
             for to_mass, part in zip(to_masses, masses, strict=True):
                 self.put(to_mass, part, piece, add=True)
-        for result, log, to_mass in zip(results[3:], given[3:], to_masses, strict=False):
+        for number, to_mass in enumerate(to_masses, 3):  # of E, and of F where it is another
+            result, log = results[number], given[number]
             assert result is not None and log is not None
             result.addcmul_(to_mass.flip(1).cumsum_(1).flip(1), log.exp())
         return tuple(results)
@@ -225,11 +229,9 @@ class Scan:
         if not self.shared:
             # A sum from the end, over the later chunks and inside each.
             ones, tri = k.new_ones(*k.shape[:2], 1), self.triangle(k).mT
-            for number, (to_log, to_mass) in enumerate(zip((to_e, to_f), masses, strict=False)):
-                after, later[2 + number] = sum_up(
-                    ones, to_mass, later[2 + number], n, backwards=True
-                )
-                to_log.baddbmm_(tri, to_mass).add_(after)
+            for number, (mass, to_log) in enumerate(zip(masses, (to_e, to_f), strict=False), 2):
+                after, later[number] = sum_up(ones, mass, later[number], n, backwards=True)
+                to_log.baddbmm_(tri, mass).add_(after)
             masses = []
         if self.f is None:
             return (to_q, to_k, to_v, to_e.add_(to_f).mul_(e), None), masses

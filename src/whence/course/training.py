@@ -20,9 +20,10 @@ from whence.course.layout import BLOCK
 from whence.course.loading import Say, load_model, new_model
 from whence.course.material import CourseFiles, CourseText, fingerprint, nearby
 from whence.course.perceiver import CoursePerceiver
+from whence.course.record import COURSE, course_record
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
-from whence.files import read_json, write_json
+from whence.files import write_json
 from whence.model import GPT
 from whence.progress import Progress
 from whence.run import ELSEWHERE, TRAINING, Run
@@ -153,7 +154,9 @@ def run_training(request: Request, say: Say, print_line: Callable[[str], None]) 
     with run.held():
         text.vocab.save(run.path / "vocab.json")
         run.write_origin(corpus, model, str(request.reading) if request.reading else None)
-        write_json(run.path / "course.json", known)
+        if isinstance(model, CoursePerceiver):
+            # Whence's own format does not say how a student wired the outer blocks.
+            write_json(run.path / ELSEWHERE, {"weights": str(request.writing.resolve())})
         title = f"{request.function} {request.variant}"
         progress = Progress(title)
         try:
@@ -191,8 +194,7 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
         },
     }
     path, number = request.folder, 1
-    while (path / "course.json").exists():
-        before = read_json(path / "course.json")
+    while (before := course_record(path)) is not None:
         if not before["finished"]:
             if before["command"] != known["command"]:
                 raise WhenceError(
@@ -204,22 +206,19 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
             return Run.open(path), known
         number += 1
         path = request.folder.with_name(f"{request.folder.name}-{number}")
-    return Run.create(path, config), known
+    # A kill may have come between the two files of a new folder.
+    fresh = not (path / "config.toml").exists() or to_toml(Run.open(path).config) != to_toml(config)
+    run = Run.create(path, config) if fresh else Run.open(path)
+    write_json(path / COURSE, known)
+    return run, known
 
 
 def finish(run: Run, model: GPT, text: CourseText, known: dict[str, Any]) -> None:
     if isinstance(model, CoursePerceiver):
-        # Whence's own format does not say how a student wired the outer blocks.
-        weights = known["command"]["writing"]
-        sentence = (
-            f"the weights of this perceiver are in {weights}: `whence course evaluate perceiver "
-            f"CORPUS --reading_params_path {weights} ...` asks it"
-        )
-        write_json(run.path / ELSEWHERE, {"sentence": sentence})
         (run.path / TRAINING).unlink(missing_ok=True)
     else:
         run.finish(model, text.vocab)
-    write_json(run.path / "course.json", {**known, "finished": True})
+    write_json(run.path / COURSE, {**known, "finished": True})
 
 
 def check_writable(path: Path) -> None:

@@ -1,0 +1,15 @@
+"""What a training of `whence course` keeps in its folder beside a run's own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from whence.files import read_json
+
+COURSE = "course.json"  # the command, and whether it is finished
+
+
+def course_record(run: Path) -> dict[str, Any] | None:
+    """What the course's program wrote about this folder, if it is one of its trainings."""
+    return dict(read_json(run / COURSE)) if (run / COURSE).is_file() else None
