@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from textbook import Vocabulary
 
-task, folder, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-text = (folder / "documents.txt").read_text(encoding="utf-8")
-questions = (folder / "questions.txt").read_text(encoding="utf-8").splitlines()
-vocabulary = Vocabulary(text + "".join(questions))
-documents = [line for line in text.split("\n") if line]
+@dataclass(frozen=True)
+class Errand:
+    task: str  # "training" or "answering"
+    folder: Path  # where documents.txt and questions.txt are
+    amount: int  # steps or questions between two readings of the clock
+    text: str
+    questions: list[str]
+
+    @classmethod
+    def read(cls) -> Errand:
+        folder = Path(sys.argv[2])
+        text, questions = (
+            (folder / f"{name}.txt").read_text(encoding="utf-8")
+            for name in ("documents", "questions")
+        )
+        return cls(sys.argv[1], folder, int(sys.argv[3]), text, questions.splitlines())
+
+    @property
+    def documents(self) -> list[str]:
+        return [line for line in self.text.split("\n") if line]
+
+    @property
+    def characters(self) -> str:
+        """What a vocabulary has to hold."""
+        return self.text + "".join(self.questions)

@@ -14,9 +14,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from contest import say, serve
-from errand import amount, documents, folder, questions, task, vocabulary
-from textbook import span_example
+from errand import Errand
+from textbook import Vocabulary, span_example
 
+errand = Errand.read()
+task, folder, amount = errand.task, errand.folder, errand.amount
+documents, questions = errand.documents, errand.questions
+vocabulary = Vocabulary(errand.characters)
 torch.manual_seed(0)
 config = GPT2Config(
     vocab_size=len(vocabulary),

@@ -11,10 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from contest import serve
-from errand import amount, documents, folder, questions, task, vocabulary
+from errand import Errand
 from textbook import (
     Shape,
     TextbookGPT,
+    Vocabulary,
     answer,
     batch_of,
     optimizer_of,
@@ -22,6 +23,10 @@ from textbook import (
     train_step,
 )
 
+errand = Errand.read()
+task, folder, amount = errand.task, errand.folder, errand.amount
+documents, questions = errand.documents, errand.questions
+vocabulary = Vocabulary(errand.characters)
 torch.manual_seed(0)
 model = TextbookGPT(Shape(vocabulary=len(vocabulary)))
 

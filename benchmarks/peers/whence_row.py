@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from contest import say, serve
-from errand import amount, folder, questions, task, text
+from errand import Errand
 from whence.answer import answer_questions
 from whence.batches import Batch, Batches
 from whence.config import Config, ModelConfig, StageConfig, TrainConfig
@@ -24,8 +24,10 @@ from whence.run import Run
 from whence.train import build_model, train
 from whence.vocab import Vocab
 
+errand = Errand.read()
+task, folder, amount = errand.task, errand.folder, errand.amount
 compiling = sys.argv[4] if len(sys.argv) > 4 else "off"
-vocab = Vocab.from_text(text + "".join(questions))
+vocab = Vocab.from_text(errand.characters)
 
 
 class Documents:
@@ -34,7 +36,7 @@ class Documents:
     name = "contest"
 
     def documents(self) -> list[Document]:
-        return [Document(line) for line in text.split("\n") if line]
+        return [Document(line) for line in errand.documents]
 
     def questions(self, split: str) -> list[Question]:
         return []
@@ -43,7 +45,7 @@ class Documents:
         return []
 
     def vocabulary_text(self) -> str:
-        return text
+        return errand.text
 
     def describe(self) -> dict[str, object]:
         return {"name": self.name}
@@ -119,7 +121,7 @@ def main() -> None:
 
     def work() -> float:
         """All questions at once."""
-        answers = answer_questions(model, vocab, questions[:amount])
+        answers = answer_questions(model, vocab, errand.questions[:amount])
         said = [answer.text for answer in answers]
         assert said == expected[:amount] if expected else all(len(text) == 32 for text in said)
         return len(answers)

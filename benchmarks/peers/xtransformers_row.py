@@ -12,9 +12,13 @@ import torch
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
 from contest import serve
-from errand import amount, documents, folder, questions, task, vocabulary
-from textbook import span_example
+from errand import Errand
+from textbook import Vocabulary, span_example
 
+errand = Errand.read()
+task, folder, amount = errand.task, errand.folder, errand.amount
+documents, questions = errand.documents, errand.questions
+vocabulary = Vocabulary(errand.characters)
 torch.manual_seed(0)
 model = AutoregressiveWrapper(
     TransformerWrapper(
