@@ -210,7 +210,6 @@ def test_the_loss_falls_and_the_answers_come(tmp_path: Path) -> None:
     ("change", "low", "high"),
     [
         pytest.param([], 90, 100, id="as it is"),
-        pytest.param(["model.memory=0"], 0, 60, id="without the memory it takes longer"),
         pytest.param(["stages.train.mixture={questions=1.0}"], 0, 20, id="without documents"),
     ],
 )
