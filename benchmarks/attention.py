@@ -58,9 +58,22 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "whence perceiver, both ways": ("perceiver-pytorch, both ways",),
     },
 }
-PARTS = ("memory", "time", "fine", "compiled", "error")
-# Softmax and rope against the bare product, single calls in turns: (length, rounds).
-FINE = ((256, 101), (1024, 51), (4096, 9))
+PARTS = ("memory", "time", "fine", "growth", "compiled", "error")
+# What is close to its target, single calls in turns: (ours, other, ((length, rounds), ...)).
+BARE = ((256, 101), (1024, 51), (4096, 9))
+SHORT = ((256, 101), (512, 51), (1024, 31))
+FINE = (
+    ("whence softmax", "torch sdpa", BARE),
+    ("whence rope", "torch sdpa + rope", BARE),
+    ("whence performer, core", "performer-pytorch, core", ((4096, 21),)),
+    ("whence linformer, both ways", "linformer, both ways", SHORT),
+    ("whence bigbird, both ways", "transformers bigbird, both ways", SHORT),
+    ("whence perceiver, both ways", "perceiver-pytorch, both ways", SHORT),
+    ("whence linformer", "torch sdpa", ((2048, 21),)),
+    ("whence bigbird", "torch sdpa", ((2048, 21),)),
+    ("whence perceiver", "torch sdpa", ((2048, 21),)),
+)
+GROWTH = (2048, 4096, 8192, 16384)
 COMPILED = (1024, 4096)
 
 
@@ -114,18 +127,18 @@ def in_turns(
     return found
 
 
-def times(
-    bench: Bench, arguments: argparse.Namespace, lengths: list[int], compiled: bool = False
-) -> Iterator[list[dict[str, Any]]]:
+def all_layers(groups: list[str]) -> list[str]:
+    return list(dict.fromkeys(name for group in groups for name in layers_of(group)))
+
+
+def times(bench: Bench, arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """Length by length, one row for each layer and mode; all layers of a length take turns."""
-    names = list(dict.fromkeys(name for group in arguments.only for name in layers_of(group)))
-    if compiled:  # ours and the baseline: compiling the peers as well would take an hour
-        names = [name for name in names if name.startswith(("whence", "torch"))]
-    for length in lengths:
+    names = all_layers(arguments.only)
+    for length in arguments.lengths:
         rows = []
         for backward in (False, True):
             few = {8192: 3, 16384: 2}.get(length, arguments.rounds)
-            request = {"length": length, "backward": backward, "compiled": compiled}
+            request = {"length": length, "backward": backward}
             few = min(few, arguments.rounds)
             found = in_turns(bench, names, few, arguments.slice, **request)
             rows += [
@@ -146,27 +159,75 @@ def times(
 
 
 def fine(bench: Bench, quick: bool) -> list[dict[str, Any]]:
-    """Our softmax and rope over the bare products: quartiles of the ratio of neighbours in time."""
+    """Ours over the other: quartiles of the ratio of neighbours in time."""
     rows = []
-    for length, rounds in FINE:
-        for backward in (False, True):
-            for ours, (bare, *_) in GROUPS["softmax"].items():
+    for ours, other, lengths in FINE:
+        for length, rounds in lengths:
+            for backward in (False, True):
                 request = {"length": length, "backward": backward}
                 few = rounds // 8 if quick else rounds
-                found = in_turns(bench, [bare, ours], few, 0, **request)
-                ratios = [b / a for a, b in zip(found[ours], found[bare], strict=True)][1:]
-                low, middle, high = statistics.quantiles(ratios, n=4)
+                found = in_turns(bench, [other, ours], few, 0, **request)
+                ratios = [b / a for a, b in zip(found[ours], found[other], strict=True)][1:]
                 rows.append(
                     {
                         "layer": ours,
-                        "bare": bare,
+                        "bare": other,
                         "length": length,
                         "backward": backward,
                         "rounds": len(ratios),
-                        "times_faster": [round(x, 3) for x in (low, middle, high)],
+                        "times_faster": quartiles(ratios),
                     }
                 )
     return rows
+
+
+def quartiles(values: list[float]) -> list[float]:
+    return [round(x, 3) for x in statistics.quantiles(values, n=4)]
+
+
+def growth(bench: Bench, groups: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Exponents of our linear layers: the slope of every round, whose lengths are neighbours."""
+    rows = []
+    for layer in (name for group in groups if group != "softmax" for name in GROUPS[group]):
+        for backward in (False, True):
+            slopes = []
+            for _ in range(rounds):
+                request = {"seconds": 0, "backward": backward}
+                points = {T: bench.ask(layer, length=T, **request)["seconds"] for T in GROWTH}
+                slopes.append(exponent(points))
+            bench.forget()
+            rows.append(
+                {
+                    "layer": layer,
+                    "backward": backward,
+                    "rounds": rounds,
+                    "exponent": quartiles([slope for slope in slopes if slope is not None]),
+                }
+            )
+    return rows
+
+
+def compiled(bench: Bench, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Each layer eager and compiled in turns: ours and torch's; the peers would take an hour."""
+    layers = [x for x in all_layers(arguments.only) if x.startswith(("whence", "torch"))]
+    for name in layers:
+        for length in (length for length in COMPILED if length in arguments.lengths):
+            for backward in (False, True):
+                found: dict[bool, list[float]] = {False: [], True: []}
+                request = {"length": length, "backward": backward, "seconds": arguments.slice}
+                for _ in range(arguments.rounds):
+                    for how, seconds in found.items():
+                        seconds.append(bench.ask(name, compiled=how, **request)["seconds"])
+                bench.forget()
+                ratios = [a / b for a, b in zip(found[False], found[True], strict=True)]
+                yield {
+                    "layer": name,
+                    "length": length,
+                    "backward": backward,
+                    "eager": round(statistics.median(found[False]) * 1e3, 3),
+                    "compiled": round(statistics.median(found[True]) * 1e3, 3),
+                    "times_faster": round(statistics.median(ratios), 3),
+                }
 
 
 def memory(bench: Bench, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -301,18 +362,20 @@ def main() -> None:
                 result["moved"] = leaks(bench, arguments.only)
             if "time" in arguments.parts:
                 result["rows"] = []
-                for rows in times(bench, arguments, arguments.lengths):
+                for rows in times(bench, arguments):
                     result["rows"] += rows
                     result["conclusions"] = conclude(result["rows"])
                     save()
             if "fine" in arguments.parts and "softmax" in arguments.only:
                 result["fine"] = fine(bench, arguments.quick)
                 save()
+            if "growth" in arguments.parts:
+                result["growth"] = growth(bench, arguments.only, arguments.rounds)
+                save()
             if "compiled" in arguments.parts:
-                lengths = [length for length in COMPILED if length in arguments.lengths]
                 result["compiled"] = []
-                for rows in times(bench, arguments, lengths, compiled=True):
-                    result["compiled"] += rows
+                for row in compiled(bench, arguments):
+                    result["compiled"].append(row)
                     save()
         finally:
             bench.close()

@@ -84,14 +84,22 @@ def fine(result: Result) -> str:
     return table(["layer / bare", "T", "pairs", "lower quartile", "median", "upper quartile"], body)
 
 
+def growth(result: Result) -> str:
+    body = [
+        [f"{row['layer']}, {mode(row)}", str(row["rounds"])]
+        + [f"{value:.2f}" for value in row["exponent"]]
+        for row in result["growth"]
+    ]
+    return table(["layer", "rounds", "lower quartile", "median", "upper quartile"], body)
+
+
 def compiled(result: Result) -> str:
-    eager = {(r["layer"], r["length"], r["backward"]): r["milliseconds"] for r in result["rows"]}
-    body: dict[tuple[str, int, bool], list[str]] = {}
-    for row in result["compiled"]:
-        key = (row["layer"], row["length"], row["backward"])
-        cells = [number(eager.get(key)), number(row["milliseconds"])]
-        body[key] = [f"{row['layer']}, {mode(row)}", str(row["length"]), *cells]
-    return table(["layer", "T", "eager, ms", "compiled, ms"], list(body.values()))
+    body = [
+        [f"{row['layer']}, {mode(row)}", str(row["length"])]
+        + [number(row[name]) for name in ("eager", "compiled", "times_faster")]
+        for row in result["compiled"]
+    ]
+    return table(["layer", "T", "eager, ms", "compiled, ms", "times faster"], body)
 
 
 def memory(result: Result) -> str:
@@ -117,7 +125,8 @@ TABLES: dict[str, tuple[str, str, Callable[[Result], str]]] = {
     "backward": ("rows", "Forward + backward, milliseconds a call, median of rounds", backward),
     "ratios": ("rows", "Times faster than the peer (below one: slower)", ratios),
     "scaling": ("rows", "Exponents and crossover with torch's exact attention", scaling),
-    "fine": ("fine", "Softmax and rope against the bare products: times faster", fine),
+    "fine": ("fine", "What is close to its target: times faster", fine),
+    "growth": ("growth", "Exponents over T = 2048 ... 16384, round by round", growth),
     "compiled": ("compiled", "Compiled beside eager", compiled),
     "memory": ("memory", "Peak memory of forward + backward in a fresh process, MB", memory),
     "causality": ("moved", "Outputs before a tenfold last input: how far they move", causality),
@@ -128,7 +137,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Result], str]]] = {
 def all_tables(result: Result) -> str:
     parts = [f"{result['machine']}, {result['threads']} threads\n"]
     for needed, title, draw in TABLES.values():
-        if needed in result and (needed != "compiled" or "rows" in result):
+        if needed in result:
             parts.append(f"{title}\n\n{draw(result)}")
     if result.get("ratio") is not None:
         parts.append(f"ratio {result['ratio']}")

@@ -172,7 +172,7 @@ def test_nothing_is_dropped_shifted_or_cut(corpus: TinyCorpus) -> None:
     expected = Counter(
         (tuple(inputs), tuple(targets))
         for name, objective in batches.objectives.items()
-        for inputs, targets in batches._draw(name, objective, 0)
+        for inputs, targets, _ in batches._draw(name, objective, 0)
     )
     found: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     for batch, place in batches.read(Place()):

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whence.batches import only_read
 from whence.config import ModelConfig, StageConfig
+from whence.corpus.base import Question
 from whence.errors import WhenceError
 from whence.memory import WordMemory
 from whence.model import GPT
@@ -86,20 +88,31 @@ def test_a_name_has_the_same_rows_in_a_document_and_in_a_question() -> None:
     assert torch.equal(in_document[-2:], in_question[-2:])
 
 
-def test_questions_read_and_documents_write() -> None:
-    table = memory(64).train()
-    tokens = encode("Ab Ba. ", "Bb Bb? ")
-    reading = torch.tensor([False, True])
+def test_of_a_question_only_its_own_words_are_written() -> None:
+    """Not the name, not the answer, and no row of several words, which might hold the name."""
+    table = memory().train()
+    question, answer = Question("aA Bb Ba 1 bA?", "Ab", name="Bb Ba"), "⁇Ab"
+    own = [0, 1, 2, 9, 10, 11, 12, 13]  # "aA ", "1 " and "bA?"
+    tokens = encode("Ab Ba. a", question.text + answer)
+    reading = torch.tensor([[False] * tokens.shape[1], only_read(question, tokens.shape[1])])
     found = table(tokens, reading)
     assert torch.equal(found, table.eval()(tokens)), "both see the same rows"
     found.square().sum().backward()
     assert table.table.grad is not None
     moved = table.table.grad.coalesce().indices()[0]
-    keys = table.keys(tokens)
-    assert set(moved.tolist()) == set(keys[0].flatten().tolist())
-    expected = torch.zeros(ORDERS * 64, dtype=torch.int64)
-    expected.index_add_(0, keys[0].flatten(), torch.ones(keys[0].numel(), dtype=torch.int64))
+    document, asked = table.keys(tokens)
+    expected = torch.zeros(len(table.written), dtype=torch.int64)
+    for rows in (document.flatten(), asked[own, 0]):
+        expected.index_add_(0, rows, torch.ones_like(rows))
     assert torch.equal(table.written, expected)
+    assert torch.equal(moved, expected.nonzero()[:, 0])
+
+
+def test_of_a_question_without_a_known_name_nothing_is_written() -> None:
+    assert all(only_read(Question("Ab Ba?", "B"), 8))
+    assert only_read(Question("B, ba or B?", None, name="B"), 12) == [
+        place in (0, 9, 11) for place in range(12)
+    ]
 
 
 def test_nothing_is_written_while_answering() -> None:
@@ -116,12 +129,13 @@ def test_only_touched_rows_move() -> None:
     assert model.memory is not None
     model.memory.mark_letters(CHARACTERS)
     before = model.memory.table.detach().clone()
-    tokens, asked = encode("Ab Ba. a", "1? Bb Bb"), torch.tensor([False, True])
+    tokens = encode("Ab Ba. a", "1? Bb Bb")
+    reading = torch.tensor([[False], [True]]).expand_as(tokens)
     optimizers = make_optimizers(model, StageConfig(steps=1, optimizer="muon", schedule="constant"))
     for _ in range(2):  # in the first step nothing but the head can move: the blocks start at zero
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
-        model.loss(tokens, tokens, asked).backward()
+        model.loss(tokens, tokens, reading).backward()
         for optimizer in optimizers:
             optimizer.step()
     moved = (model.memory.table != before).any(1).nonzero()[:, 0]

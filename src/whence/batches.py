@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +22,6 @@ from whence.corpus.base import Corpus, Document, Question
 from whence.errors import WhenceError
 from whence.objective import (
     OBJECTIVES,
-    Draw,
     Objective,
     PickedSpan,
     QuestionAnswer,
@@ -31,7 +32,14 @@ from whence.picker import pick_spans
 from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
-Row = tuple[list[int], list[int], bool]  # inputs, targets, whether it is a question
+
+
+class Row(NamedTuple):
+    """One example before it is padded."""
+
+    inputs: list[int]
+    targets: list[int]
+    reading: list[bool]  # where it looks at a word memory and must not write it
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Batch:
 
     inputs: Tensor  # (B, T)
     targets: Tensor  # (B, T)
-    asked: Tensor  # (B,) which rows are questions: they read a word memory and never write it
+    reading: Tensor  # (B, T) where a word memory is looked at and must not be written
     examples: int
     characters: int  # inputs that are not padding
 
@@ -115,19 +123,18 @@ class Batches:
         """The batches of one window, in their shuffled order."""
         draws: list[Row] = []
         for name, objective in self.objectives.items():
-            asked = name == "questions"
-            draws += [(*draw, asked) for draw in self._draw(name, objective, number)]
-        draws.sort(key=lambda draw: len(draw[0]), reverse=True)
+            draws += self._draw(name, objective, number)
+        draws.sort(key=lambda row: len(row.inputs), reverse=True)
         batches = []
         while draws:
-            length = len(draws[0][0])
+            length = len(draws[0].inputs)
             rows = max(1, self.positions // length)
             batches.append(draws[:rows])
             draws = draws[rows:]
         seeded(self.seed, self.stage, "order", number).shuffle(batches)
         return batches
 
-    def _draw(self, name: str, objective: Objective, window: int) -> list[Draw]:
+    def _draw(self, name: str, objective: Objective, window: int) -> list[Row]:
         # By cumulative shares, so that the n-th example of a part is known without the others.
         share = self.shares[name] * self.window_size
         first, last = int(share * window), int(share * (window + 1))
@@ -140,20 +147,37 @@ class Batches:
             if epoch not in orders:
                 orders[epoch] = list(range(len(items)))
                 seeded(self.seed, self.stage, name, "epoch", epoch).shuffle(orders[epoch])
-            draws.append(objective.draw(items[orders[epoch][offset]], self.vocab, generator))
+            item = items[orders[epoch][offset]]
+            inputs, targets = objective.draw(item, self.vocab, generator)
+            draws.append(Row(inputs, targets, only_read(item, len(inputs))))
         return draws
 
     def collate(self, draws: list[Row]) -> Batch:
         """Pad the rows to the longest of them."""
-        length = max(len(inputs) for inputs, _, _ in draws)
+        length = max(len(row.inputs) for row in draws)
         blank = [PAD] * length
         return Batch(
-            torch.tensor([row + blank[len(row) :] for row, _, _ in draws]),
-            torch.tensor([row + blank[len(row) :] for _, row, _ in draws]),
-            torch.tensor([asked for _, _, asked in draws]),
+            torch.tensor([row.inputs + blank[len(row.inputs) :] for row in draws]),
+            torch.tensor([row.targets + blank[len(row.inputs) :] for row in draws]),
+            torch.tensor(
+                [row.reading + row.reading[-1:] * (length - len(row.reading)) for row in draws]
+            ),
             len(draws),
-            sum(len(row) for row, _, _ in draws),
+            sum(len(row.inputs) for row in draws),
         )
+
+
+def only_read(item: Document | Question, length: int) -> list[bool]:
+    """Where an example must not write a word memory: in a question, all but the question's words.
+
+    Name and answer are not among them; where the name is not known, nothing is.
+    """
+    if isinstance(item, Document):
+        return [False] * length
+    reading = [not item.name] * len(item.text) + [True] * (length - len(item.text))
+    for name in re.finditer(re.escape(item.name), item.text):
+        reading[name.start() : name.end()] = [True] * len(item.name)
+    return reading
 
 
 def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: int) -> None:

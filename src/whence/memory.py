@@ -13,10 +13,11 @@ rows of the name and the answer's first letters, in which a document is learned 
 layers above ever looking at the name. A question, where other words stand before the mask, would
 find nothing there.
 
-Rows are written by documents and only read by questions: a model that may write while it answers
-the training questions learns their answers by heart in the rows of their names, and nothing that
-would help with anybody else. `written` counts, per row, how often a document wrote it: a name whose
-rows were never written was never read about.
+Names are written by documents and only read by questions: a model that may write them while it
+answers the training questions learns the answers by heart in those rows, and nothing that would
+help with anybody else. The words of the question itself are its own to write, one at a time: no
+document may hold them, and a layer that sees single letters takes "When" for "Where". `written`
+counts, per row, how often it was written: a name whose rows never were was never read about.
 """
 
 from __future__ import annotations
@@ -63,19 +64,42 @@ class WordMemory(nn.Module):
         self.capitals.copy_(torch.tensor([character.isupper() for character in characters]))
 
     def forward(self, tokens: Tensor, reading: Tensor | None = None) -> Tensor:
-        """`reading` (B,): rows of the batch that look at the memory and must not change it."""
+        """`reading` (B,T): positions that look at the memory and must not change it.
+
+        An example that has any writes at its other positions the rows of single words and no more:
+        a row of several words may reach into the name.
+        """
         keys = self.keys(tokens)
         if not (self.training and torch.is_grad_enabled()):
             return self._sum(keys, self.table)
         if reading is None:
-            reading = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
-        writing = (~reading).nonzero()[:, 0]
-        self.written.index_add_(0, (touched := keys[writing].flatten()), torch.ones_like(touched))
-        only = reading.nonzero()[:, 0]
-        both = torch.cat(
-            [self._sum(keys[writing], self.table), self._sum(keys[only], self.table.detach())]
-        )
-        return both[torch.cat([writing, only]).argsort()]
+            reading = torch.zeros_like(tokens, dtype=torch.bool)
+        asked = reading.any(1)
+        documents, questions = (~asked).nonzero()[:, 0], asked.nonzero()[:, 0]
+        own = self._own_words(tokens[questions], reading[questions])
+        found = torch.cat([self._write(keys[documents]), self._read(keys[questions], own)])
+        return found[torch.cat([documents, questions]).argsort()]
+
+    def _write(self, keys: Tensor) -> Tensor:
+        self._count(keys.flatten())
+        return self._sum(keys, self.table)
+
+    def _read(self, keys: Tensor, own: Tensor) -> Tensor:
+        found = self._sum(keys, self.table.detach())
+        rows = keys[..., 0][own]
+        self._count(rows)
+        written = F.embedding(rows, self.table, sparse=True)
+        # It stands in `found` already: this adds nothing but a way for the gradient.
+        return found + torch.zeros_like(found).index_put((own,), written - written.detach())
+
+    def _own_words(self, tokens: Tensor, reading: Tensor) -> Tensor:
+        """Positions whose last word, and which themselves, may be written."""
+        here = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        last = torch.where(self.letters[tokens], here, -1).cummax(1).values
+        return ~(reading | _at(reading, last, nothing=1))
+
+    def _count(self, rows: Tensor) -> None:
+        self.written.index_add_(0, rows, torch.ones_like(rows))
 
     def recall(self, tokens: Tensor, places: Tensor) -> Tensor:
         """What the memory holds at `places` (B,R) only, for a step of decoding."""

@@ -218,7 +218,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """(B,T) -> (B,T,D), what the head reads; of the `wanted` positions only, (N,D).
 
-        `reading` (B,): examples that look at the word memory and must not change it.
+        `reading` (B,T): where the word memory is looked at and must not be changed.
         """
         if tokens.shape[1] > self.context:
             raise WhenceError(

@@ -214,9 +214,9 @@ def backward(loss_of: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch) 
 
     targets = (batch.targets != PAD).sum()
     value = 0.0
-    rows_of = (parts(tensor) for tensor in (batch.inputs, batch.targets, batch.asked))
-    for inputs, wanted, asked in zip(*rows_of, strict=True):
-        loss = loss_of(inputs, wanted, asked) * ((wanted != PAD).sum() / targets)
+    rows_of = (parts(tensor) for tensor in (batch.inputs, batch.targets, batch.reading))
+    for inputs, wanted, reading in zip(*rows_of, strict=True):
+        loss = loss_of(inputs, wanted, reading) * ((wanted != PAD).sum() / targets)
         loss.backward()
         value += loss.item()
     return value
@@ -286,20 +286,20 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, T
         block.compile(dynamic=True)
     tried = False
 
-    def loss(inputs: Tensor, targets: Tensor, asked: Tensor) -> Tensor:
+    def loss(inputs: Tensor, targets: Tensor, reading: Tensor) -> Tensor:
         nonlocal tried
         if not tried:
             tried = True
             try:
                 with torch.random.fork_rng(devices=[]):
-                    model.loss(inputs, targets, asked).backward()  # type: ignore[no-untyped-call]
+                    model.loss(inputs, targets, reading).backward()  # type: ignore[no-untyped-call]
             except Exception as error:  # no compiler, or any of the ways it can fail
                 for block in model.layers():
                     block._compiled_call_impl = None  # what Module.compile set
                 reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
                 progress.say(f"torch.compile does not work here ({reason}); going on without it")
             model.zero_grad(set_to_none=True)
-        return model.loss(inputs, targets, asked)
+        return model.loss(inputs, targets, reading)
 
     return loss
 
