@@ -201,7 +201,7 @@ def growth(bench: Bench, groups: list[str], rounds: int) -> list[dict[str, Any]]
                     "layer": layer,
                     "backward": backward,
                     "rounds": rounds,
-                    "exponent": quartiles([slope for slope in slopes if slope is not None]),
+                    "exponent": quartiles(slopes),
                 }
             )
     return rows
@@ -255,14 +255,12 @@ def error(draws: int) -> list[dict[str, Any]]:
     return found
 
 
-def exponent(points: dict[int, float]) -> float | None:
-    """The slope of log time over log length, least squares over T >= 2048."""
-    pairs = [(math.log(T), math.log(time)) for T, time in points.items() if T >= 2048]
-    if len(pairs) < 3:
-        return None
+def exponent(points: dict[int, float]) -> float:
+    """The slope of log time over log length, least squares."""
+    pairs = [(math.log(T), math.log(time)) for T, time in points.items()]
     x, y = (statistics.mean(column) for column in zip(*pairs, strict=True))
     upper = sum((a - x) * (b - y) for a, b in pairs)
-    return round(upper / sum((a - x) ** 2 for a, _ in pairs), 2)
+    return upper / sum((a - x) ** 2 for a, _ in pairs)
 
 
 def crossover(ours: dict[int, float], exact: dict[int, float]) -> int | None:
@@ -276,7 +274,7 @@ def crossover(ours: dict[int, float], exact: dict[int, float]) -> int | None:
 
 
 def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each of our layers and modes: exponent, crossover, and the ratio to each peer."""
+    """For each of our layers and modes: crossover, and the ratio to each peer."""
     found: dict[tuple[str, str, bool], dict[int, list[float]]] = {}
     for row in rows:
         key = (row["group"], row["layer"], row["backward"])
@@ -305,7 +303,6 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             {
                 "layer": layer,
                 "backward": backward,
-                "exponent": exponent(points),
                 "crossover": crossover(points, reference),
                 "times_faster_than": ratios,
             }
