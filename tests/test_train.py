@@ -31,7 +31,7 @@ from whence.model import GPT
 from whence.pipeline import begin, carry_out
 from whence.progress import Progress
 from whence.run import TRAINING, Run
-from whence.train import backward, build_model, due, stage_bounds, train, whole_share
+from whence.train import after_save, backward, build_model, due, stage_bounds, train, whole_share
 from whence.vocab import Vocab
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -305,3 +305,9 @@ def test_compiled_training_is_the_same_training(tmp_path: Path) -> None:
         _, metrics = train_tiny(tmp_path / compile_, config)
         losses.append([record["loss"] for record in metrics])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_checkpoint_that_takes_long_is_written_seldom() -> None:
+    assert after_save(100.0, 100.1, every=30.0) == 130.1
+    assert after_save(100.0, 140.0, every=30.0) == 140.0 + 20 * 40.0
+    assert after_save(100.0, 140.0, every=0.0) == 140.0, "0 is after every step, whatever it costs"

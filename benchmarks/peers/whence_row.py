@@ -14,7 +14,7 @@ import torch
 from contest import say, serve
 from errand import Errand
 from whence.answer import answer_questions
-from whence.batches import Batch, Batches
+from whence.batches import Batch, Batches, Row
 from whence.config import Config, ModelConfig, StageConfig, TrainConfig
 from whence.corpus.base import Document, Question
 from whence.course.checkpoint import fill, read_checkpoint
@@ -102,7 +102,7 @@ def main() -> None:
         turns = Turns(model)
         collate = Batches.collate
 
-        def counted(self: Batches, draws: list[tuple[list[int], list[int]]]) -> Batch:
+        def counted(self: Batches, draws: list[Row]) -> Batch:
             batch = collate(self, draws)
             turns.count(batch)
             return batch

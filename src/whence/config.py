@@ -143,7 +143,7 @@ class TrainConfig:
     seconds: float = 0.0  # shared out between the stages; 0: the stages' own bounds
     steps: int = 0  # the same in optimiser steps
     evaluations: int = 8  # how many times each stage asks the dev questions
-    save_seconds: float = 30.0  # how often a checkpoint is written
+    save_seconds: float = 30.0  # how often a checkpoint is written; seldom if that takes long
     compile: Literal["auto", "off"] = "off"  # auto: torch.compile where it works and pays
     threads: int = 0  # 0: as many as the machine has cores
 

@@ -48,7 +48,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     def write(stream: BinaryIO) -> None:
         stream.write(content)
 

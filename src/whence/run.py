@@ -108,7 +108,7 @@ class Run:
     def save(self, state: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write_bytes(self.path / TRAINING, buffer.getvalue())
+        write_bytes(self.path / TRAINING, buffer.getbuffer())  # not a copy: it may be gigabytes
 
     def latest(self) -> dict[str, Any] | None:
         """The newest state to go on from, or None before the first one."""

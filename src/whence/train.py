@@ -26,6 +26,7 @@ from whence.run import TRAINING, Run
 from whence.vocab import PAD, Vocab
 
 LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
+SELDOM = 20  # times as long as a checkpoint took to write, at least, until the next
 PART = 4096  # positions that go forward and backward together
 
 
@@ -113,7 +114,7 @@ def train(
                 picked_share=stage.picked_share,
             )
             stream = batches.read(Place(clock.window, clock.batch))
-            last_save = time.monotonic()
+            next_save = time.monotonic() + config.train.save_seconds
             while (share := stage_share(bounds, clock, batches)) < 1:
                 began = time.monotonic()
                 batch, place = next(stream)
@@ -187,9 +188,10 @@ def train(
                     score=score,
                 )
                 stop = asked_to_stop()
-                if stop or time.monotonic() - last_save >= config.train.save_seconds:
+                now = time.monotonic()
+                if stop or now >= next_save:
                     save(run, model, optimizers, clock)
-                    last_save = time.monotonic()
+                    next_save = after_save(now, time.monotonic(), config.train.save_seconds)
                 if stop:
                     progress.close()
                     raise Interrupted(f"stopped at step {clock.step}")
@@ -252,6 +254,11 @@ def whole_share(config: Config, stage: int, share: float) -> float:
 def due(evaluations: int, done: int, share: float) -> bool:
     """Evaluations are spread evenly over a stage."""
     return done < evaluations and share >= (done + 1) / evaluations
+
+
+def after_save(began: float, ended: float, every: float) -> float:
+    """When to save again. A state of gigabytes takes long to write, and is written less often."""
+    return ended + (max(every, SELDOM * (ended - began)) if every else 0.0)  # 0: every step
 
 
 def save(run: Run, model: GPT, optimizers: list[torch.optim.Optimizer], clock: Clock) -> None:
