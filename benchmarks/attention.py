@@ -158,15 +158,15 @@ def times(bench: Bench, arguments: argparse.Namespace) -> Iterator[list[dict[str
         yield rows
 
 
-def fine(bench: Bench, quick: bool) -> list[dict[str, Any]]:
+def fine(bench: Bench, groups: list[str]) -> list[dict[str, Any]]:
     """Ours over the other: quartiles of the ratio of neighbours in time."""
     rows = []
-    for ours, other, lengths in FINE:
+    wanted = all_layers(groups)
+    for ours, other, lengths in (pair for pair in FINE if pair[0] in wanted):
         for length, rounds in lengths:
             for backward in (False, True):
                 request = {"length": length, "backward": backward}
-                few = rounds // 8 if quick else rounds
-                found = in_turns(bench, [other, ours], few, 0, **request)
+                found = in_turns(bench, [other, ours], rounds, 0, **request)
                 ratios = [b / a for a, b in zip(found[ours], found[other], strict=True)][1:]
                 rows.append(
                     {
@@ -363,8 +363,8 @@ def main() -> None:
                     result["rows"] += rows
                     result["conclusions"] = conclude(result["rows"])
                     save()
-            if "fine" in arguments.parts and "softmax" in arguments.only:
-                result["fine"] = fine(bench, arguments.quick)
+            if "fine" in arguments.parts:
+                result["fine"] = fine(bench, arguments.only)
                 save()
             if "growth" in arguments.parts:
                 result["growth"] = growth(bench, arguments.only, arguments.rounds)

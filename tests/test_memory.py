@@ -110,6 +110,7 @@ def test_of_a_question_only_its_own_words_are_written() -> None:
 
 def test_of_a_question_without_a_known_name_nothing_is_written() -> None:
     assert all(only_read(Question("Ab Ba?", "B"), 8))
+    assert all(only_read(Question("Ab Ba?", "B", name="Ab  Ba"), 8)), "spelled otherwise"
     assert only_read(Question("B, ba or B?", None, name="B"), 12) == [
         place in (0, 9, 11) for place in range(12)
     ]

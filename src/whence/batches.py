@@ -170,11 +170,13 @@ class Batches:
 def only_read(item: Document | Question, length: int) -> list[bool]:
     """Where an example must not write a word memory: in a question, all but the question's words.
 
-    Name and answer are not among them; where the name is not known, nothing is.
+    Name and answer are not among them; where the name does not stand in the text, nothing is.
     """
     if isinstance(item, Document):
         return [False] * length
-    reading = [not item.name] * len(item.text) + [True] * (length - len(item.text))
+    if not item.name or item.name not in item.text:
+        return [True] * length
+    reading = [False] * len(item.text) + [True] * (length - len(item.text))
     for name in re.finditer(re.escape(item.name), item.text):
         reading[name.start() : name.end()] = [True] * len(item.name)
     return reading
