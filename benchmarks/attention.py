@@ -182,6 +182,8 @@ def fine(bench: Bench, groups: list[str]) -> list[dict[str, Any]]:
 
 
 def quartiles(values: list[float]) -> list[float]:
+    if len(values) < 2:  # one round: nothing to spread
+        return [round(values[0], 3)] * 3
     return [round(x, 3) for x in statistics.quantiles(values, n=4)]
 
 

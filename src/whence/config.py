@@ -53,7 +53,8 @@ class ModelConfig:
     dropout: float = 0.1
     bias: bool = True
     qk_norm: bool = False  # normalise queries and keys before they meet
-    start: Literal["normal", "zero"] = "normal"  # zero: every block starts as the identity
+    # zero: every block starts as the identity; near: and half of its heads look back 1, 2, ...
+    start: Literal["normal", "zero", "near"] = "normal"
     bottleneck: int = (
         0  # > 0: the course's perceiver: first block down to this many latents, last up
     )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from whence.attention import MECHANISMS, Attention
 from whence.attention.dropout import Dropout
+from whence.attention.waves import waves
 from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.files import read_json, write_bytes, write_json
@@ -152,7 +153,7 @@ class GPT(nn.Module):
 
     def _start(self) -> None:
         """N(0, 0.02) everywhere as in the course, or blocks that start as the identity."""
-        zero = self.config.start == "zero"
+        zero = self.config.start != "normal"
         if self.latents is not None:
             nn.init.xavier_uniform_(self.latents)
         for module in self.modules():
@@ -170,6 +171,27 @@ class GPT(nn.Module):
             for block in self.layers():
                 nn.init.zeros_(block.down.weight)
                 nn.init.zeros_(block.attention.proj.weight)
+        if self.config.start == "near":
+            self._look_back()
+
+    @torch.no_grad()
+    def _look_back(self) -> None:
+        """Half of the heads read the characters before; positions are `waves` to begin with.
+
+        Where latents look, they stand in a row like the characters, and the nearest is their own.
+        """
+        d = self.config.width // self.config.heads
+        if self.positions is not None:
+            self.embedding.weight[:, :d] = 0.0  # room for the waves, which are to be heard
+            self.positions[:, :d] = waves(self.context, d)
+        if self.latents is not None:
+            self.latents[..., :d] = waves(self.latents.shape[1], d)
+        for number, block in enumerate(self.layers()):
+            across = self.latents is not None and number in (0, self.config.layers - 1)
+            try:
+                block.attention.look_back(0 if across else 1)
+            except ValueError as error:
+                raise WhenceError(f'model.start = "near": {error}') from error
 
     def layers(self) -> list[Block]:
         return cast("list[Block]", list(self.blocks))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 class Rotation(nn.Module):
     """Turns adjacent pairs of the last dimension by an angle that grows with the position."""
 
+    theta: Tensor  # (d/2,): the angle from one position to the next
     turns: Tensor  # (context, d/2, 2): cosine and sine
 
     def __init__(self, size: int, context: int, base: float = 10000.0) -> None:
@@ -23,6 +24,7 @@ class Rotation(nn.Module):
         # Made from the arguments alone, so no part of a checkpoint.
         turns = torch.stack((angles.cos(), angles.sin()), -1).to(torch.get_default_dtype())
         self.register_buffer("turns", turns, persistent=False)
+        self.register_buffer("theta", theta.to(turns.dtype), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate x (B, H, T, d); `positions`, (B,) or (B, T), places the tokens of a step."""

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
 from whence.attention.softmax import masked_softmax
+from whence.attention.waves import turn, waves
 
 FORMS = ("dense", "random", "fixed", "factorised-random", "factorised-dense", "course")
 DENSE = ("dense", "factorised-dense", "course")
@@ -134,6 +135,28 @@ class Synthesizer(Attention):
         if "fixed" in self.members:
             own["seed"] = self.seed
         return own
+
+    @torch.no_grad()
+    def look_back(self, nearest: int = 1) -> None:
+        """relu(z) - relu(-z) = z: half of the hidden units hold the waves of the position looked
+        at, the others their opposites, and the logits of source j compare them with its waves.
+        """
+        d = self.head_width
+        if self.form not in ("dense", "course") or d < 4:
+            raise ValueError(f"synthesizer of form {self.form!r} has no head that could look back")
+        pairs = torch.arange(d // 4) * 2 + 1  # every second, of which the last is the fastest
+        channels = torch.cat([pairs, pairs + d // 2])
+        sources = waves(self.context, d)[:, channels].T
+        compare = torch.zeros(d, self.context)
+        compare[: 2 * len(channels)] = torch.cat([sources, -sources]) / 2
+        if self.form == "course":
+            self.w2.copy_(compare)
+        for rows, back in self.backwards(nearest):
+            there = turn(d, -back)[channels]
+            self.w1.weight[rows] = 0.0
+            self.w1.weight[rows, :d][: 2 * len(channels)] = torch.cat([there, -there])
+            if self.form == "dense":
+                self.dense2[rows.start // d] = compare
 
     # Logits -----------------------------------------------------------------------------------
 
