@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from whence.attention.waves import turn, waves
+from whence.attention.look_back import turn, waves
 from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.model import GPT
@@ -19,6 +19,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "softmax, rope": {"positions": "rope"},
     "bigbird": {"attention": "bigbird"},
     "bigbird, rope": {"attention": "bigbird", "positions": "rope"},
+    "linformer": {"attention": "linformer"},
+    "linformer, few slots": {"attention": "linformer", "options": {"projected": 40}},
+    "linformer, sums": {"attention": "linformer", "options": {"form": "free", "projected": 128}},
     "synthesizer, course": {"attention": "synthesizer", "options": {"form": "course"}},
     "synthesizer, dense": {"attention": "synthesizer", "options": {"form": "dense"}},
     "rms": {"norm": "rms"},
@@ -61,6 +64,17 @@ def test_half_of_the_heads_look_back(model: str) -> None:
                 assert pattern[:, head].amax(-1)[:, 50:].median() < 0.4
 
 
+def test_random_features_look_back_roughly() -> None:
+    gpt = near(attention="performer")
+    with torch.no_grad():
+        block = gpt.layers()[0]
+        pattern = block.attention.pattern(block.norm1(gpt.embed(text())))
+    places = torch.arange(10, 100)
+    for head in range(2):
+        assert pattern[:, head, places, places - head - 1].mean() > 0.25  # of 10 to 100 positions
+    assert pattern[:, 2, places, places - 3].mean() < 0.1
+
+
 @pytest.mark.parametrize("model", BOTTLENECKS)
 def test_latents_look_at_their_own_character_and_back(model: str) -> None:
     gpt = near(**BOTTLENECKS[model])
@@ -76,10 +90,12 @@ def test_latents_look_at_their_own_character_and_back(model: str) -> None:
         assert (up[:, head, head:16].argmax(-1) == places - head).all()
 
 
-@pytest.mark.parametrize("model", {**MODELS, **BOTTLENECKS})
+ALL = {**MODELS, **BOTTLENECKS, "performer": {"attention": "performer"}}
+
+
+@pytest.mark.parametrize("model", ALL)
 def test_it_costs_no_parameter_and_all_of_it_learns(model: str) -> None:
-    changes = {**MODELS, **BOTTLENECKS}[model]
-    gpt = near(**changes)
+    gpt, changes = near(**ALL[model]), ALL[model]
     assert gpt.parameter_count() == make("normal", **changes).parameter_count()
     assert (gpt(text()) == 0).all()  # as with a zero start
     optimizer = torch.optim.Adam(gpt.parameters(), lr=0.01)
@@ -95,8 +111,7 @@ def test_it_costs_no_parameter_and_all_of_it_learns(model: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"attention": "performer"}, "performer has no head that could look back at one"),
-        ({"attention": "linformer"}, "linformer has no head that could look back at one"),
+        ({"attention": "perceiver"}, "perceiver has no head that could look back at one"),
         (
             {"attention": "synthesizer", "options": {"form": "random"}},
             "synthesizer of form 'random' has no head that could look back",

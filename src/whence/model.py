@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from whence.attention import MECHANISMS, Attention
 from whence.attention.dropout import Dropout
-from whence.attention.waves import waves
+from whence.attention.look_back import waves
 from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.files import read_json, write_bytes, write_json

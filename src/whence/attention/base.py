@@ -106,15 +106,9 @@ class Attention(nn.Module):
     def look_back(self, nearest: int = 1) -> None:
         """Start with half of the heads looking back: `nearest` positions, one more, and so on.
 
-        Positions are told by the rotation, or by `waves` in the first channels of a head's width.
+        `look_back.py` says how a head knows where it is, and has what a mechanism needs for it.
         """
         raise ValueError(f"{type(self).__name__.lower()} has no head that could look back at one")
-
-    def backwards(self, nearest: int) -> list[tuple[slice, int]]:
-        """The rows of each head that is to look back, and how far."""
-        d = self.head_width
-        found = [(slice(h * d, h * d + d), nearest + h) for h in range(max(1, self.heads // 2))]
-        return [(rows, back) for rows, back in found if back < self.context]
 
     # What everybody calls ---------------------------------------------------------------------
 

@@ -27,12 +27,15 @@ from torch import Tensor, nn
 
 from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
+from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
 from whence.attention.slots import attend_slots, moderate
 from whence.attention.softmax import masked_softmax
 
 FORMS = ("free", "averaged")
+OWN = 8.0  # logarithm of how much more a slot holds of its own position than of the one before,
+ROUNDS = 3  # so many times: then the exponentials would no longer be moderate
 
 
 class Linformer(Attention):
@@ -81,6 +84,22 @@ class Linformer(Attention):
             "shared": self.shared,
             "per_head": self.per_head,
         }
+
+    @torch.no_grad()
+    def look_back(self, nearest: int = 1) -> None:
+        """Every slot starts out holding one position: the last of those that are m apart.
+
+        A mean forgets what came before where each is weighed so much more; a sum cannot.
+        """
+        for projection in (self.project_keys, self.project_values):
+            if projection is None:
+                continue
+            nn.init.zeros_(projection)
+            for position in range(self.context):
+                rounds, slot = divmod(position, self.projected)
+                heavy = OWN * min(rounds + 1, ROUNDS) if self.form == "averaged" else 1.0
+                projection[:, position, slot] = heavy
+        aim_back(self, nearest)
 
     def slots(self, S: int, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """E and F for S sources, (1 or B, 1 or H, S, m); a padded source enters no slot."""

@@ -9,12 +9,9 @@ from torch import Tensor
 
 from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
-from whence.attention.waves import turn
+from whence.attention.look_back import aim_back
 
 SHORT = 64  # up to here the weights fit the cache and plain products are quicker
-FAST = 0.09  # radians for a position: rotations that tell neighbours apart
-PULL = 37.0  # square of a bias: in a head of width 32 neighbours are 4.5 below the one looked at
-KEPT = 0.1  # of what the text says to such a head at first, which would be noise on top
 
 
 class Softmax(Attention):
@@ -80,22 +77,8 @@ class Softmax(Attention):
         mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
         return masked_softmax(scores, mask, rows_see=padding is None)
 
-    @torch.no_grad()
     def look_back(self, nearest: int = 1) -> None:
-        D, d, bias = self.width, self.head_width, self.qkv.bias
-        queries, keys = self.qkv.weight[:D], self.qkv.weight[D : 2 * D]
-        for rows, back in self.backwards(nearest):
-            if self.rotation is None:
-                queries[rows], keys[rows] = 0.0, 0.0
-                queries[rows, :d], keys[rows, :d] = torch.eye(d), turn(d, back)
-                continue
-            if bias is None:
-                raise ValueError("with rope a head looks back by its biases: set model.bias = true")
-            size = torch.where(self.rotation.theta >= FAST, PULL**0.5, 0.0)[:, None]
-            queries[rows] *= KEPT
-            keys[rows] *= KEPT
-            bias[:D][rows] = (size * self.rotation.turns[0]).flatten()
-            bias[D : 2 * D][rows] = (size * self.rotation.turns[back]).flatten()
+        aim_back(self, nearest)
 
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:

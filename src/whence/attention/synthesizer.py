@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
+from whence.attention.look_back import backwards, turn, waves
 from whence.attention.softmax import masked_softmax
-from whence.attention.waves import turn, waves
 
 FORMS = ("dense", "random", "fixed", "factorised-random", "factorised-dense", "course")
 DENSE = ("dense", "factorised-dense", "course")
@@ -151,7 +151,7 @@ class Synthesizer(Attention):
         compare[: 2 * len(channels)] = torch.cat([sources, -sources]) / 2
         if self.form == "course":
             self.w2.copy_(compare)
-        for rows, back in self.backwards(nearest):
+        for rows, back in backwards(self, nearest):
             there = turn(d, -back)[channels]
             self.w1.weight[rows] = 0.0
             self.w1.weight[rows, :d][: 2 * len(channels)] = torch.cat([there, -there])
