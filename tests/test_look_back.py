@@ -20,9 +20,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "bigbird": {"attention": "bigbird"},
     "bigbird, rope": {"attention": "bigbird", "positions": "rope"},
     "linformer": {"attention": "linformer"},
-    "linformer, few slots": {"attention": "linformer", "options": {"projected": 40}},
+    "linformer, few slots": {"attention": "linformer", "options": {"projected": 43}},
     "linformer, sums": {"attention": "linformer", "options": {"form": "free", "projected": 128}},
     "synthesizer, course": {"attention": "synthesizer", "options": {"form": "course"}},
+    "synthesizer, units to spare": {"attention": "synthesizer", "width": 136, "heads": 4},
     "synthesizer, dense": {"attention": "synthesizer", "options": {"form": "dense"}},
     "rms": {"norm": "rms"},
     "normalised queries": {"qk_norm": True},
@@ -60,18 +61,19 @@ def test_half_of_the_heads_look_back(model: str) -> None:
                 seen = pattern[:, head, places, places - head - 1]
                 assert (pattern[:, head, 10:].argmax(-1) == places - head - 1).all()
                 assert seen.min() > 0.4, (head, seen.min())
-            for head in range(2, 4):  # the others are as they were
+            for head in range(2, 4):  # the others look at nothing in particular
                 assert pattern[:, head].amax(-1)[:, 50:].median() < 0.4
 
 
-def test_random_features_look_back_roughly() -> None:
-    gpt = near(attention="performer")
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_random_features_look_back_roughly(positions: str) -> None:
+    gpt = near(attention="performer", positions=positions)
     with torch.no_grad():
         block = gpt.layers()[0]
         pattern = block.attention.pattern(block.norm1(gpt.embed(text())))
     places = torch.arange(10, 100)
     for head in range(2):
-        assert pattern[:, head, places, places - head - 1].mean() > 0.25  # of 10 to 100 positions
+        assert pattern[:, head, places, places - head - 1].mean() > 0.2  # of 10 to 100 positions
     assert pattern[:, 2, places, places - 3].mean() < 0.1
 
 
@@ -104,19 +106,32 @@ def test_it_costs_no_parameter_and_all_of_it_learns(model: str) -> None:
         optimizer.zero_grad()
         gpt.loss(text()[:, :-1], text()[:, 1:]).backward()
         optimizer.step()
-    still = [name for name, value in gpt.named_parameters() if torch.equal(value, before[name])]
+    still = []
+    for name, value in gpt.named_parameters():
+        same = value == before[name]
+        if name.endswith(("qkv.weight", "w1.weight")):  # every query, key and hidden unit
+            same = same.all(1)
+            still += [name] if same.any() else []
+        else:
+            still += [name] if same.all() else []
     assert still == []
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"attention": "perceiver"}, "perceiver has no head that could look back at one"),
-        (
-            {"attention": "synthesizer", "options": {"form": "random"}},
-            "synthesizer of form 'random' has no head that could look back",
-        ),
-        ({"attention": "rope", "bias": False}, "set model.bias = true"),
+        ({"attention": "perceiver"}, "perceiver has no head that looks at one single position"),
+        ({"attention": "performer", "options": {"kind": "relu"}}, "features of kind 'relu'"),
+        ({"attention": "synthesizer", "options": {"form": "random"}}, "of form 'random'"),
+        ({"attention": "linformer", "options": {"projected": 40, "form": "free"}}, "40 slots"),
+        ({"attention": "linformer", "options": {"projected": 42}}, "42 slots can hold 126"),
+        ({"attention": "rope", "bias": False}, "by its biases, and there are none"),
+        ({"attention": "rope", "qk_norm": True}, "which qk_norm undoes"),
+        ({"attention": "rope", "heads": 16}, "heads must be 16 wide, not 8"),
+        ({"heads": 16}, "heads of width 8 tell 32 positions apart, not 128"),
+        ({"attention": "synthesizer", "heads": 8}, "heads of width 16 tell 32 positions apart"),
+        ({"heads": 2}, "the channels of one head, and of model.heads = 2 that is too much"),
+        ({"positions": "none"}, "nothing to go by"),
     ],
 )
 def test_what_cannot_look_back_says_so(changes: dict[str, Any], reason: str) -> None:
@@ -124,13 +139,25 @@ def test_what_cannot_look_back_says_so(changes: dict[str, Any], reason: str) -> 
         near(**changes)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2, 3), (3, 1, 5), (9, 3, 2)])
-def test_any_size_will_do(sizes: tuple[int, int, int]) -> None:
-    """One head, odd widths, a context shorter than there are heads to look back."""
-    width, heads, context = sizes
-    config = ModelConfig(layers=1, width=width, heads=heads, context=context, start="near")
-    gpt = GPT(config, VOCABULARY)
-    assert gpt.loss(text(context), text(context)).isfinite()
+SIZES = {
+    "narrow heads": {"width": 64, "heads": 4, "context": 40},
+    "an odd width": {"width": 36, "heads": 4, "context": 9},
+    "more heads than positions": {"width": 256, "heads": 16, "context": 3},
+    "the same, rope": {"width": 256, "heads": 16, "context": 3, "attention": "rope"},
+    "units to spare": {"width": 72, "heads": 4, "context": 30, "attention": "synthesizer"},
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_heads_of_any_size_look_back_as_far_as_there_is_text(size: str) -> None:
+    gpt, heads = near(**SIZES[size]), SIZES[size]["heads"]
+    assert (gpt.embedding.weight.norm(dim=1) > 1).all()  # characters are still told apart
+    last = gpt.context - 1
+    with torch.no_grad():
+        block = gpt.layers()[0]
+        pattern = block.attention.pattern(block.norm1(gpt.embed(text(gpt.context))))
+    for head in range(min(heads // 2, last)):
+        assert (pattern[:, head, last].argmax(-1) == last - head - 1).all(), head
 
 
 @pytest.mark.parametrize("ahead", [-3, 0, 1, 8])

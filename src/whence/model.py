@@ -181,6 +181,13 @@ class GPT(nn.Module):
         Where latents look, they stand in a row like the characters, and the nearest is their own.
         """
         d = self.config.width // self.config.heads
+        if self.positions is None and not is_rotary(self.config):
+            raise WhenceError('model.start = "near": model.positions = "none" has nothing to go by')
+        if self.positions is not None and self.config.heads < 4:
+            raise WhenceError(
+                'model.start = "near": the positions take the channels of one head, '
+                f"and of model.heads = {self.config.heads} that is too much"
+            )
         if self.positions is not None:
             self.embedding.weight[:, :d] = 0.0  # room for the waves, which are to be heard
             self.positions[:, :d] = waves(self.context, d)

@@ -108,7 +108,9 @@ class Attention(nn.Module):
 
         `look_back.py` says how a head knows where it is, and has what a mechanism needs for it.
         """
-        raise ValueError(f"{type(self).__name__.lower()} has no head that could look back at one")
+        raise ValueError(
+            f"{type(self).__name__.lower()} has no head that looks at one single position"
+        )
 
     # What everybody calls ---------------------------------------------------------------------
 

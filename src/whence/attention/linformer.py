@@ -34,8 +34,8 @@ from whence.attention.slots import attend_slots, moderate
 from whence.attention.softmax import masked_softmax
 
 FORMS = ("free", "averaged")
-OWN = 8.0  # logarithm of how much more a slot holds of its own position than of the one before,
-ROUNDS = 3  # so many times: then the exponentials would no longer be moderate
+OWN = 8.0  # logarithm of how much more a slot holds of its own position than of an earlier one
+ROUNDS = 3  # how often a slot may change its position: beyond, exponentials are not moderate
 
 
 class Linformer(Attention):
@@ -91,13 +91,16 @@ class Linformer(Attention):
 
         A mean forgets what came before where each is weighed so much more; a sum cannot.
         """
+        most = self.projected * (ROUNDS if self.form == "averaged" else 1)
+        if self.context > most:
+            raise ValueError(f"{self.projected} slots can hold {most} positions one by one")
         for projection in (self.project_keys, self.project_values):
             if projection is None:
                 continue
             nn.init.zeros_(projection)
             for position in range(self.context):
                 rounds, slot = divmod(position, self.projected)
-                heavy = OWN * min(rounds + 1, ROUNDS) if self.form == "averaged" else 1.0
+                heavy = OWN * (rounds + 1) if self.form == "averaged" else 1.0
                 projection[:, position, slot] = heavy
         aim_back(self, nearest)
 

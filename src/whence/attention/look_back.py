@@ -13,16 +13,19 @@ import torch
 from torch import Tensor
 
 from whence.attention.base import Attention
+from whence.attention.rotation import Rotation
 
 FAST = 0.09  # radians for a position: rotations that tell neighbours apart
 PULL = 37.0  # square of a bias: in a head of width 32 neighbours are 4.5 below the one looked at
 KEPT = 0.1  # of what the text says to such a head at first, which would be noise on top
+SCORE = 32**0.5  # of the position looked at, whatever the width: that of a head of 32
+NARROWEST = 16  # with fewer rotations some position far away looks like the one before
 
 
 def frequencies(pairs: int) -> Tensor:
     """(pairs,), in radians for a position: up to pi, so that neighbours differ; most are slow, so
-    that no two positions of a context are alike."""
-    return math.pi * ((torch.arange(pairs) + 1) / pairs) ** 2
+    that positions repeat after 2 pairs^2 only. In float64: angles grow with the position."""
+    return math.pi * ((torch.arange(pairs, dtype=torch.float64) + 1) / pairs) ** 2
 
 
 def waves(positions: int, channels: int) -> Tensor:
@@ -45,6 +48,15 @@ def turn(channels: int, ahead: int) -> Tensor:
     return matrix
 
 
+def refuse_alike(attention: Attention, pairs: int) -> None:
+    """Positions that have the same waves cannot be told apart."""
+    if attention.context > 2 * pairs**2:
+        raise ValueError(
+            f"heads of width {attention.head_width} tell {2 * pairs**2} positions apart, "
+            f"not {attention.context}"
+        )
+
+
 def backwards(attention: Attention, nearest: int) -> list[tuple[slice, int]]:
     """The rows of each head that is to look back, and how far: half of the heads."""
     d, heads = attention.head_width, max(1, attention.heads // 2)
@@ -52,20 +64,37 @@ def backwards(attention: Attention, nearest: int) -> list[tuple[slice, int]]:
     return [(rows, back) for rows, back in found if back < attention.context]
 
 
-@torch.no_grad()
 def aim_back(attention: Attention, nearest: int, gain: float = 1.0) -> None:
     """Queries that match the keys of the position looked at, where the best match wins."""
-    D, d, bias = attention.width, attention.head_width, attention.qkv.bias
+    if attention.rotation is None:
+        aim_by_waves(attention, nearest, gain)
+    else:
+        aim_by_rotation(attention, attention.rotation, nearest)
+
+
+@torch.no_grad()
+def aim_by_waves(attention: Attention, nearest: int, gain: float) -> None:
+    D, d = attention.width, attention.head_width
+    refuse_alike(attention, d // 2)
+    strength = gain * max(1.0, SCORE / d**0.5) ** 0.5
     queries, keys = attention.qkv.weight[:D], attention.qkv.weight[D : 2 * D]
-    rotation = attention.rotation
     for rows, back in backwards(attention, nearest):
-        if rotation is None:
-            queries[rows], keys[rows] = 0.0, 0.0
-            queries[rows, :d], keys[rows, :d] = gain * torch.eye(d), gain * turn(d, back)
-            continue
-        if bias is None:
-            raise ValueError("with rope a head looks back by its biases: set model.bias = true")
-        size = gain * torch.where(rotation.theta >= FAST, PULL**0.5, 0.0)[:, None]
+        queries[rows], keys[rows] = 0.0, 0.0
+        queries[rows, :d], keys[rows, :d] = strength * torch.eye(d), strength * turn(d, back)
+
+
+@torch.no_grad()
+def aim_by_rotation(attention: Attention, rotation: Rotation, nearest: int) -> None:
+    D, bias = attention.width, attention.qkv.bias
+    if bias is None:
+        raise ValueError("with rope a head looks back by its biases, and there are none")
+    if attention.qk_norm:
+        raise ValueError("with rope a head looks back by large biases, which qk_norm undoes")
+    if attention.head_width < NARROWEST:
+        raise ValueError(f"with rope heads must be {NARROWEST} wide, not {attention.head_width}")
+    queries, keys = attention.qkv.weight[:D], attention.qkv.weight[D : 2 * D]
+    size = torch.where(rotation.theta >= FAST, PULL**0.5, 0.0)[:, None]
+    for rows, back in backwards(attention, nearest):
         queries[rows] *= KEPT
         keys[rows] *= KEPT
         bias[:D][rows] = (size * rotation.turns[0]).flatten()

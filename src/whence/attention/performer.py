@@ -83,6 +83,8 @@ class Performer(Attention):
 
     def look_back(self, nearest: int = 1) -> None:
         """Roughly: with 128 features a third of the weight falls on the position looked at."""
+        if self.kind not in ("positive", "hyperbolic"):
+            raise ValueError(f"features of kind {self.kind!r} do not let the best match win")
         aim_back(self, nearest, SHARP)
 
     def options(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
-from whence.attention.look_back import backwards, turn, waves
+from whence.attention.look_back import backwards, refuse_alike, turn, waves
 from whence.attention.softmax import masked_softmax
 
 FORMS = ("dense", "random", "fixed", "factorised-random", "factorised-dense", "course")
@@ -142,9 +142,10 @@ class Synthesizer(Attention):
         at, the others their opposites, and the logits of source j compare them with its waves.
         """
         d = self.head_width
-        if self.form not in ("dense", "course") or d < 4:
-            raise ValueError(f"synthesizer of form {self.form!r} has no head that could look back")
-        pairs = torch.arange(d // 4) * 2 + 1  # every second, of which the last is the fastest
+        if self.form not in ("dense", "course"):
+            raise ValueError(f"a synthesizer of form {self.form!r} does not look at its position")
+        refuse_alike(self, d // 4)
+        pairs = d // 2 - 1 - 2 * torch.arange(d // 4)  # every second, from the fastest on
         channels = torch.cat([pairs, pairs + d // 2])
         sources = waves(self.context, d)[:, channels].T
         compare = torch.zeros(d, self.context)
@@ -153,8 +154,9 @@ class Synthesizer(Attention):
             self.w2.copy_(compare)
         for rows, back in backwards(self, nearest):
             there = turn(d, -back)[channels]
-            self.w1.weight[rows] = 0.0
-            self.w1.weight[rows, :d][: 2 * len(channels)] = torch.cat([there, -there])
+            units = self.w1.weight[rows][: 2 * len(channels)]  # any others stay as they are
+            units.zero_()
+            units[:, :d] = torch.cat([there, -there])
             if self.form == "dense":
                 self.dense2[rows.start // d] = compare
 
