@@ -329,7 +329,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
-    parser.add_argument("--rounds", type=int, default=5, help="slices of every layer (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="slices of a layer (5; long ones 2)")
     parser.add_argument("--slice", type=float, default=0.05, help="seconds of a slice (0.05)")
     parser.add_argument("--threads", type=int, default=2, help="threads of every row (2)")
     arguments = parser.parse_args()
@@ -338,6 +338,8 @@ def main() -> None:
         arguments.lengths = [length for length in arguments.lengths if length in (1024, 4096)]
         arguments.parts = [part for part in arguments.parts if part in ("time", "error")]
 
+    if arguments.quick and arguments.docs:
+        parser.error("--quick is too rough for the document: leave out --docs")
     result: dict[str, Any] = {
         "benchmark": "attention",
         "machine": machine(),

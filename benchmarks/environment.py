@@ -24,7 +24,7 @@ def prepare() -> Path:
     if PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted:
         return PYTHON
     print(f"installing {', '.join(PEERS)} into {FOLDER} (once)", file=sys.stderr)
-    venv.create(FOLDER, with_pip=True, clear=True)
+    venv.create(FOLDER, with_pip=True)  # not cleared: results are kept beside it
     install = (str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     pins = FOLDER / "constraints.txt"
     pins.write_text((ROOT / "constraints.txt").read_text())

@@ -2,7 +2,7 @@
 
 Whoever chooses a rate or a size by the dev score has used the dev answers. With a fold the choice
 is made on people of the training questions, who leave the training for it; the real dev and test
-answers are not even read.
+answers decide nothing. (The ledger alone looks whether they are stated in the text.)
 """
 
 from __future__ import annotations

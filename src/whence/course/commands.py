@@ -130,7 +130,8 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
 def pretrain(words: tuple[str, ...], **options: Any) -> None:
     """Span corruption on CORPUS: 650 epochs, batches of 128 examples.
 
-    VARIANT is vanilla (also when left out), synthesizer, perceiver or rope.
+    VARIANT is vanilla, synthesizer, perceiver or rope; left out, vanilla, or perceiver with
+    --bottleneck_dim.
     """
     train("pretrain", words, options)
 
@@ -140,9 +141,9 @@ def pretrain(words: tuple[str, ...], **options: Any) -> None:
 def finetune(words: tuple[str, ...], **options: Any) -> None:
     """Questions and answers: 10 epochs from a checkpoint, 75 without one.
 
-    VARIANT is vanilla (also when left out), synthesizer, perceiver or rope. CORPUS is the
-    pretraining text, which gives the vocabulary. Where birth_dev.tsv lies beside the files, its
-    score is shown on the way; it is never trained on.
+    VARIANT is vanilla, synthesizer, perceiver or rope; left out, vanilla, or perceiver with
+    --bottleneck_dim. CORPUS is the pretraining text, which gives the vocabulary. Where
+    birth_dev.tsv lies beside the files, its score is shown on the way; it is never trained on.
     """
     train("finetune", words, options)
 
@@ -152,8 +153,8 @@ def finetune(words: tuple[str, ...], **options: Any) -> None:
 def evaluate(words: tuple[str, ...], **options: Any) -> None:
     """Answer questions with a checkpoint: predictions, and the score where there are answers.
 
-    VARIANT is vanilla (also when left out), synthesizer, perceiver or rope. CORPUS is the
-    pretraining text, which gives the vocabulary.
+    VARIANT is vanilla, synthesizer, perceiver or rope; left out, vanilla, or perceiver with
+    --bottleneck_dim. CORPUS is the pretraining text, which gives the vocabulary.
     """
     used = {"reading_params_path", "eval_corpus_path", "outputs_path", "bottleneck_dim", "threads"}
     variant, corpus = read_words(words, options)
