@@ -22,23 +22,8 @@ class Softmax(Attention):
     variants: ClassVar = {"default": {}, "norm": {"qk_norm": True}, "rope": {"rope": True}}
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-        """As `exact`, with a NaN kept where it is: see `hidden_is_zero`.
-
-        The last position has multiplied every value by some weight, so a look at that one row
-        tells whether there was anything to hide, after the fact and at no cost.
-        """
-        if not self.causal:
-            return self.exact(queries, keys, values, padding)
-        if torch.compiler.is_compiling():
-            return self.exact(queries, keys, self.hidden_is_zero(values), padding)
-        mixed = self.exact(queries, keys, values, padding)
-        if mixed.requires_grad or math.isfinite(float(mixed[:, :, -1:].sum())):
-            return mixed
-        return self.exact(queries, keys, self.hidden_is_zero(values), padding)
-
-    def exact(
-        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
-    ) -> Tensor:
+        if self.causal:
+            values = self.hidden_is_zero(values)
         dropout = self.dropout if self.training else 0.0
         short = padding is None and torch.is_grad_enabled() and queries.shape[2] <= SHORT
         if dropout or short:
