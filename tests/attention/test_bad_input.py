@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from whence.attention import MECHANISMS, Attention, BigBird, Linformer, Perceiver, Softmax
+from whence.attention import MECHANISMS, Attention, BigBird, Linformer, Perceiver, Performer
 
 ALL = pytest.mark.parametrize("kind", MECHANISMS.values(), ids=MECHANISMS)
 
@@ -56,7 +56,18 @@ def test_decoding(kind: type[Attention]) -> None:
     with pytest.raises(ValueError, match="not causal"):
         kind(16, 2, 12, causal=False).prefill(torch.zeros(1, 3, 16))
     attention = kind(16, 2, 12)
+    for room in (2, 0, -1, 13):
+        with pytest.raises(ValueError, match="room must be between the 3 positions"):
+            attention.prefill(torch.zeros(2, 3, 16), room)
+    with pytest.raises(ValueError, match="no rows"):
+        attention.prefill(torch.zeros(0, 3, 16))
+    with pytest.raises(ValueError, match="decoding is for evaluation"):
+        kind(16, 2, 12, dropout=0.1).prefill(torch.zeros(1, 3, 16))
     _, state = attention.prefill(torch.zeros(2, 3, 16))
+    with pytest.raises(ValueError, match=r"x is torch\.float64"):
+        attention.step(torch.zeros(2, 1, 16).double(), state, torch.tensor([3, 3]))
+    with pytest.raises(ValueError, match="positions must be whole numbers"):
+        attention.step(torch.zeros(2, 1, 16), state, torch.tensor([3.0, 3.0]))
     with pytest.raises(ValueError, match="context is full"):
         attention.step(torch.zeros(2, 1, 16), state, torch.tensor([3, 12]))
     with pytest.raises(ValueError, match="a step takes"):
@@ -73,7 +84,11 @@ def test_decoding(kind: type[Attention]) -> None:
         ({"heads": 3}, "width 16 is not a multiple of 3 heads"),
         ({"heads": 0}, "heads must be at least 1"),
         ({"context": 0}, "context must be at least 1"),
+        ({"heads": 2.0}, "heads must be a whole number"),
+        ({"heads": True}, "heads must be a whole number"),
         ({"dropout": 1.0}, "dropout must be in"),
+        ({"causal": "no"}, "causal must be True or False"),
+        ({"bias": 1}, "bias must be True or False"),
     ],
 )
 def test_sizes(kind: type[Attention], options: dict[str, Any], message: str) -> None:
@@ -107,9 +122,16 @@ def test_a_misspelt_option_is_an_error(kind: type[Attention]) -> None:
         ("perceiver", {"layers": 1}, "layers must be 0"),
         ("linformer", {"projected": 0}, "projected must be"),
         ("linformer", {"form": "fre"}, "form must be one of free"),
-        ("bigbird", {"block": 0}, "block and window must be"),
-        ("bigbird", {"random": -1}, "block and window must be"),
-        ("performer", {"features": 0}, "features must be"),
+        ("linformer", {"form": ""}, "form must be one of free"),
+        ("linformer", {"shared": "no"}, "shared must be True or False, not 'no'"),
+        ("perceiver", {"form": ""}, "form must be one of prefix"),
+        ("perceiver", {"form": "course", "layers": -1}, "layers must be at least 0"),
+        ("synthesizer", {"form": "mixture", "members": []}, "members must be"),
+        ("bigbird", {"block": 0}, "block must be at least 1"),
+        ("bigbird", {"block": 4.0}, "block must be a whole number, not 4.0"),
+        ("bigbird", {"random": -1}, "random must be at least 0"),
+        ("performer", {"features": 0}, "features must be at least 1"),
+        ("performer", {"features": "64"}, "features must be a whole number, not '64'"),
         ("performer", {"kind": "cosine"}, "kind must be one of positive"),
         ("performer", {"draw": "uniform"}, "draw must be one of orthogonal"),
     ],
@@ -138,8 +160,27 @@ def test_low_precision_under_autocast_stays_near(kind: type[Attention]) -> None:
     x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = attention(x)
+        low.float().sum().backward()
     torch.testing.assert_close(low.float(), attention(x), atol=0.05, rtol=0.05)
+    grads = [parameter.grad for parameter in attention.parameters() if parameter.requires_grad]
+    assert all(grad is not None and grad.isfinite().all() for grad in grads)
 
 
-def test_a_batch_of_nobody_is_nobody() -> None:
-    assert Softmax(16, 2, 12)(torch.zeros(0, 3, 16)).shape == (0, 3, 16)
+@pytest.mark.parametrize("kind", ["linformer", "perceiver", "performer"])
+def test_a_second_derivative_is_refused_and_not_wrong(kind: str) -> None:
+    """Beside a residual connection, too, on which the input is reached without the attention."""
+    attention = MECHANISMS[kind](16, 2, 12).double()
+    x = torch.randn(1, 6, 16, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad((x + attention(x)).square().sum(), x, create_graph=True)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.autograd.grad(first.square().sum(), x)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["positive", "hyperbolic"])
+def test_the_picture_of_large_logits_is_the_computation(kind: str, causal: bool) -> None:
+    """No feature is large for a query and a key at once: their product is below every float."""
+    attention = Performer(64, 2, 40, causal, kind=kind).double().eval()
+    x = 1000 * torch.randn(1, 40, 64, generator=torch.Generator().manual_seed(0)).double()
+    drawn = attention.project(attention.pattern(x) @ attention.values(x))
+    torch.testing.assert_close(attention(x), drawn)

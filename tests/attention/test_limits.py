@@ -51,7 +51,8 @@ def test_linformer_with_the_identity_is_softmax(form: str, causal: bool) -> None
     linformer = make(Linformer, causal=causal, form=form, projected=T, shared=True)
     identity = torch.eye(T, dtype=torch.float64)
     linformer.project_keys.data = (identity if form == "free" else identity.log())[None]
-    torch.testing.assert_close(linformer(inputs()), twin(linformer, causal)(inputs()))
+    for x in (inputs(), inputs()[:, :13]):  # of a shorter text some slots stay empty
+        torch.testing.assert_close(linformer(x), twin(linformer, causal)(x))
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -12,7 +12,6 @@ and what is drawn is what the model did. A new mechanism writes one method, `mix
 general `weights`, `prefill` and `step` below; a mechanism with a shorter way overrides them.
 """
 
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +22,22 @@ from whence.attention.dropout import drop
 from whence.attention.rotation import Rotation
 
 State = dict[str, Tensor]
+
+
+def refuse_below(least: int, **sizes: object) -> None:
+    """Refuse options that are not whole numbers of at least `least`, by their names."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise ValueError(f"{name} must be a whole number, not {size!r}")
+        if size < least:
+            raise ValueError(f"{name} must be at least {least}, not {size}")
+
+
+def refuse_unless_flag(**flags: object) -> None:
+    """Refuse options that are not True or False: the text "no" would count as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False, not {flag!r}")
 
 
 class Attention(nn.Module):
@@ -60,9 +75,8 @@ class Attention(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, size in (("width", width), ("heads", heads), ("context", context)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, not {size}")
+        refuse_below(1, width=width, heads=heads, context=context)
+        refuse_unless_flag(causal=causal, bias=bias, rope=rope, qk_norm=qk_norm)
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of {heads} heads")
         if not 0.0 <= dropout < 1.0:
@@ -119,15 +133,31 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B,T,D) -> (B,T,D). `padding` (B,S) is True where a source position is real."""
         self.check(x, source, padding)
+        if x.shape[0] == 0:
+            result: Tensor = self.proj(x)  # a batch of nobody
+            return result
+        return self.project(self.mixed(x, source, padding))
+
+    def mixed(self, x: Tensor, source: Tensor | None, padding: Tensor | None) -> Tensor:
+        """(B,H,T,d): what `forward` projects, of arguments that were checked."""
         queries, keys, values = self.heads_of(x, source)
-        return self.project(self.mix(queries, keys, values, padding))
+        keys, values = self.blank(padding, keys, values)
+        return self.mix(queries, keys, values, padding)
 
     def pattern(
         self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
     ) -> Tensor:
         """(B,H,T,S): how much of each source's value each query takes in evaluation mode."""
         self.check(x, source, padding)
-        queries, keys, _ = self.heads_of(x, source)
+        about = x if source is None else source
+        if x.shape[0] == 0:
+            return x.new_zeros(0, self.heads, x.shape[1], about.shape[1])
+        return self.picture(x, about, padding)
+
+    def picture(self, x: Tensor, source: Tensor, padding: Tensor | None) -> Tensor:
+        """What `pattern` returns, of arguments that were checked."""
+        queries, keys, _ = self.heads_of(x, None if source is x else source)
+        (keys,) = self.blank(padding, keys)
         return self.weights(queries, keys, padding)
 
     def values(self, source: Tensor) -> Tensor:
@@ -149,7 +179,7 @@ class Attention(nn.Module):
         The state is a dictionary of tensors, batch first, whose sizes depend on the room only:
         states of beginnings of different lengths can be concatenated.
         """
-        self.check_decoding()
+        self.check_prefill(x, room)
         history = x.new_zeros(x.shape[0], room or self.context, self.width)
         history[:, : x.shape[1]] = x
         return self(x), {"history": history}
@@ -159,6 +189,7 @@ class Attention(nn.Module):
         """One new token x (B,1,D) per row, at `positions` (B,). The state is written in place.
 
         A mechanism with `strides` takes several, x (B,R,D), of which `positions` places the first.
+        Every position is given once and in order: what has been read is not taken back.
         """
         self.check_step(x, positions)
         history, rows = state["history"], torch.arange(x.shape[0], device=x.device)
@@ -200,6 +231,9 @@ class Attention(nn.Module):
         if source is None:
             joined = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, self.head_width)
             if not self.qk_norm and self.rotation is None:
+                if not joined.requires_grad:  # the same in fewer calls
+                    queries, keys, values = joined.transpose(1, 3).unbind(2)
+                    return queries, keys, values
                 parts = joined.unbind(2)
             else:  # queries and keys at once
                 both, values = joined.split((2, 1), 2)
@@ -250,24 +284,22 @@ class Attention(nn.Module):
             keys, values = F.pad(keys, (0, 0, 0, T - S)), F.pad(values, (0, 0, 0, T - S))
         return keys, values, padding
 
-    def hidden_is_zero(self, values: Tensor) -> Tensor:
-        """Values without NaN: a hidden one is multiplied by a weight of zero, and 0 * NaN is NaN.
+    def blank(self, padding: Tensor | None, *sources: Tensor) -> tuple[Tensor, ...]:
+        """Keys or values (B,H,S,d) with zeros where nothing is real, whatever stands there.
 
-        The NaN still reaches every later position, through its key. While gradients are recorded
-        the pass is saved: the loss is NaN anyway, and other rows of the batch are not touched.
+        Their weight is zero, but zero times NaN is NaN.
         """
-        if torch.compiler.is_compiling():
-            return values.nan_to_num(0.0, math.inf, -math.inf)  # fused into its neighbours
-        if values.requires_grad or math.isfinite(float(values.sum())):
-            return values
-        return values.nan_to_num(0.0, math.inf, -math.inf)
+        if padding is None:
+            return sources
+        nothing = ~padding[:, None, :, None]
+        return tuple(source.masked_fill(nothing, 0.0) for source in sources)
 
     def contain(
         self, T: int, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | float]:
         """Keep a NaN where it is: causal mechanisms multiply hidden values by a weight of zero, and
-        0 * NaN is NaN. Taken out of keys and values, it is handed on by a running sum of zeros, to
-        be added to the T outputs: NaN from its position on, nothing before.
+        0 * NaN is NaN, as 0 times infinity is. Taken out of keys and values, both are handed on by
+        a running sum of zeros, to be added to the T outputs: NaN from there on, nothing before.
         """
         if not self.causal:
             return keys, values, 0.0
@@ -275,7 +307,7 @@ class Attention(nn.Module):
         missing = T - trace.shape[-1]
         if missing:
             trace = torch.cat([trace, trace[..., -1:].expand(-1, -1, missing)], -1)
-        keys, values = (x.nan_to_num(0.0, math.inf, -math.inf) for x in (keys, values))
+        keys, values = (x.nan_to_num(0.0, 0.0, 0.0) for x in (keys, values))
         return keys, values, trace[..., None]
 
     def drop_sources(self, values: Tensor) -> Tensor:
@@ -300,11 +332,9 @@ class Attention(nn.Module):
                     f"{name} has {tensor.shape[1]} positions, "
                     f"but this attention was made for a context of {self.context}"
                 )
-            weight = self.proj.weight
-            if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
-                raise ValueError(
-                    f"{name} is {tensor.dtype} and the weights are {weight.dtype}: convert one"
-                )
+            self.check_type(name, tensor)
+        if source is None and padding is None:
+            return
         real = x if source is None else source
         if source is not None and source.shape[0] != x.shape[0]:
             raise ValueError(f"x has {x.shape[0]} rows and source {source.shape[0]}")
@@ -314,12 +344,35 @@ class Attention(nn.Module):
                 f"not {padding.dtype} of shape {tuple(padding.shape)}"
             )
 
-    def check_decoding(self) -> None:
+    def check_decoding(self, x: Tensor) -> None:
         if not self.causal:
             raise ValueError(f"{self.mechanism} is not causal: it cannot decode step by step")
+        if self.training and self.dropout:
+            raise ValueError("decoding is for evaluation: call eval() first, or drop nothing")
+        if x.shape[0] < 1:
+            raise ValueError("x has no rows")
+
+    def check_prefill(self, x: Tensor, room: int | None) -> None:
+        self.check_decoding(x)
+        self.check(x, None, None)
+        if room is not None and not x.shape[1] <= room <= self.context:
+            raise ValueError(
+                f"room must be between the {x.shape[1]} positions given and the context "
+                f"({self.context}), not {room}"
+            )
+
+    def check_type(self, name: str, tensor: Tensor) -> None:
+        weight = self.proj.weight
+        if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+            raise ValueError(
+                f"{name} is {tensor.dtype} and the weights are {weight.dtype}: convert one"
+            )
 
     def check_step(self, x: Tensor, positions: Tensor) -> None:
-        self.check_decoding()
+        self.check_decoding(x)
+        self.check_type("x", x)
+        if positions.is_floating_point() or positions.is_complex():
+            raise ValueError(f"positions must be whole numbers, not {positions.dtype}")
         fits = x.dim() == 3 and x.shape[2] == self.width and positions.shape == x.shape[:1]
         if not fits or x.shape[1] < 1 or (x.shape[1] > 1 and not self.strides):
             raise ValueError(

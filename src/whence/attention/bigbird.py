@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whence.attention.base import Attention, refuse_below
 from whence.attention.blocks import block_attention
 from whence.attention.softmax import Softmax, masked_softmax
 
@@ -55,11 +56,8 @@ class BigBird(Softmax):
         **rest: Any,
     ) -> None:
         super().__init__(width, heads, context, causal, **rest)
-        if block < 1 or window < 1 or random < 0 or leading < 0:
-            raise ValueError(
-                "block and window must be at least 1, random and leading at least 0, "
-                f"not {block}, {window}, {random}, {leading}"
-            )
+        refuse_below(1, block=block, window=window)
+        refuse_below(0, random=random, leading=leading)
         self.block, self.window, self.random, self.leading = block, window, random, leading
         # Made from the arguments alone, so no part of a checkpoint.
         self.register_buffer("neighbours", self.draw_graph(), persistent=False)
@@ -114,12 +112,19 @@ class BigBird(Softmax):
             "dropout_of": "sources",
         }
 
-    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        """Not softmax's: the last position does not see everything here."""
+        return Attention.forward(self, x, source, padding)
+
+    def exact(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
         values = self.drop_sources(values)
         T, P = queries.shape[2], self.block
         if self.causal:
             keys, values, padding = self.align(T, keys, values, padding)
-            values = self.hidden_is_zero(values)
         S = keys.shape[2]
         if max(T, S) <= self.dense * P:
             mask = None if padding is None else self.visible(T, S, padding, keys.device)

@@ -20,7 +20,7 @@ def draw_mask(x: Tensor, probability: float) -> Tensor:
     """
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
     draws.random_(-(2**63), None)
-    dropped = round(probability * LEVELS)
+    dropped = min(round(probability * LEVELS), LEVELS - 1)
     stays = draws.view(torch.int16)[: x.numel()] >= dropped - LEVELS // 2
     return stays.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
 

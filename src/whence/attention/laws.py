@@ -111,24 +111,25 @@ def gradient_is_blind(mode: Mode) -> None:
 
 
 def nan_stays(mode: Mode) -> None:
-    """A NaN at position t is a NaN at t, and leaves what is before it as it was.
+    """A NaN at position t is a NaN at t, and leaves what is before it as it was; so does infinity.
 
-    While gradients are recorded only the batch's other rows are promised: there the loss is lost
-    anyway, and a mechanism may save the pass that contains the NaN within its row.
+    With a padding mask as without, and whether gradients are recorded or not.
     """
     if not mode.causal:
         return
     attention, x = mode.make(), inputs()
     before = attention(x)
-    for t in (0, 9):
+    everywhere = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+    for t, what in ((0, torch.nan), (9, torch.nan), (9, torch.inf)):
         broken = x.clone()
-        broken[0, t] = torch.nan
-        with torch.no_grad():
-            after = attention(broken)
-        same(after[0, :t], before[0, :t], f"outputs before a NaN at {t}")
-        for found in (after, attention(broken)):
-            same(found[1], before[1], "another row of the batch")
-            assert found[0, t].isnan().all(), f"the NaN at {t} vanished"
+        broken[0, t] = what
+        for padding in (None, everywhere):
+            with torch.no_grad():
+                unrecorded = attention(broken, padding=padding)
+            for found in (unrecorded, attention(broken, padding=padding)):
+                same(found[0, :t], before[0, :t], f"outputs before {what} at {t}")
+                same(found[1], before[1], "another row of the batch")
+                assert not found[0, t].isfinite().any(), f"the {what} at {t} vanished"
 
 
 # The picture ----------------------------------------------------------------------------------
@@ -250,8 +251,19 @@ def padding_is_absence(mode: Mode) -> None:
     for row, length in enumerate(lengths):
         alone = attention(x[row : row + 1, :length])
         same(together[row : row + 1, :length], alone, f"row of length {length}")
+    for junk in (torch.nan, torch.inf):
+        dirty = x.masked_fill(~padding[..., None], junk)
+        clean = attention(dirty, padding=padding)
+        same(clean[padding], together[padding], f"{junk} where nothing is real")
     nothing = attention(x, padding=torch.zeros_like(padding))
     same(nothing, attention.project(torch.zeros_like(attention.values(x))), "nothing is real")
+
+
+def nobody_is_there(mode: Mode) -> None:
+    """A batch without rows has a result without rows, and so has its picture."""
+    attention, x = mode.make(), inputs(rows=0)
+    assert attention(x).shape == x.shape
+    assert attention.pattern(x).shape == (0, HEADS, LENGTH, LENGTH)
 
 
 def strides_do_not_matter(mode: Mode) -> None:
@@ -280,6 +292,17 @@ def gradients_are_right(mode: Mode) -> None:
     assert torch.autograd.gradcheck(function, (x, *parameters), fast_mode=True)
 
 
+def absence_has_a_gradient(mode: Mode) -> None:
+    """A row that is all padding has the gradient zero, and spoils nobody else's."""
+    attention, x = mode.make(), inputs().requires_grad_()
+    padding = torch.tensor([[True], [False]]).expand(ROWS, LENGTH)
+    attention(x, padding=padding).square().sum().backward()
+    assert x.grad is not None
+    same(x.grad[1], torch.zeros_like(x.grad[1]), "gradient of a row without positions")
+    for name, parameter in attention.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), f"gradient of {name}"
+
+
 LAWS: list[Callable[[Mode], None]] = [
     past_is_blind,
     past_is_blind_to_keys,
@@ -293,8 +316,10 @@ LAWS: list[Callable[[Mode], None]] = [
     strides_are_forward,
     one_position,
     padding_is_absence,
+    nobody_is_there,
     strides_do_not_matter,
     gradients_are_right,
+    absence_has_a_gradient,
 ]
 
 

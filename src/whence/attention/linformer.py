@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention, State, refuse_below, refuse_unless_flag
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
@@ -63,9 +63,10 @@ class Linformer(Attention):
         **rest: Any,
     ) -> None:
         super().__init__(width, heads, context, causal, **rest)
-        if projected < 1:
-            raise ValueError(f"projected must be at least 1, not {projected}")
-        form = form or ("averaged" if causal else "free")
+        refuse_below(1, projected=projected)
+        refuse_unless_flag(shared=shared, per_head=per_head)
+        if form is None:
+            form = "averaged" if causal else "free"
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
         self.projected, self.form, self.shared, self.per_head = projected, form, shared, per_head
@@ -115,31 +116,33 @@ class Linformer(Attention):
             found = [x.masked_fill(~padding[:, None, :, None], nothing) for x in found]
         return found[0], found[-1]
 
-    def forward(
-        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
+    def mixed(self, x: Tensor, source: Tensor | None, padding: Tensor | None) -> Tensor:
         if self.causal or self.per_head or self.qk_norm or self.rotation is not None:
-            return super().forward(x, source, padding)
-        self.check(x, source, padding)
+            return super().mixed(x, source, padding)
         about, D = x if source is None else source, self.width
+        if padding is not None:
+            about = about.masked_fill(~padding[..., None], 0.0)  # see `blank`
         weights = torch.split(self.qkv.weight, D)
         biases = [None] * 3 if self.qkv.bias is None else torch.split(self.qkv.bias, D)
         to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
         queries = self.split(F.linear(x, weights[0], biases[0]))
         keys = self.split(pool_first(to_keys[:, 0], about, weights[1], biases[1]))
         values = self.split(pool_first(to_values[:, 0], about, weights[2], biases[2]))
-        return self.project(self.look_up(queries, keys, values, hidden))
+        return self.look_up(queries, keys, values, hidden)
 
     def pooling(self, S: int, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Without a mask: E, F (1 or B, 1 or H, S, m) and what hides empty slots, if there are."""
         to_keys, to_values = self.slots(S, padding)
         hidden = None
         # Mostly the first position fills all slots, and nobody has to look at the others.
-        if torch.compiler.is_compiling() or not bool(self.filled(to_keys[:, :, 0]).all()):
+        sure = not torch.compiler.is_compiling() and all(
+            bool(self.filled(slots[:, :, 0]).all()) for slots in (to_keys, to_values)
+        )
+        if not sure:
             hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
         if self.form == "averaged":
             to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
-            if padding is not None:
+            if not sure:  # an empty slot is a mean of nothing
                 to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
         return to_keys, to_values, hidden
 
@@ -215,8 +218,7 @@ class Linformer(Attention):
 
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
-        self.check_decoding()
-        self.check(x, None, None)
+        self.check_prefill(x, room)
         T = x.shape[1]
         queries, keys, values = self.heads_of(x)
         state = {}

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention, State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
@@ -59,11 +59,12 @@ class Perceiver(Attention):
         **rest: Any,
     ) -> None:
         super().__init__(width, heads, context, causal, **rest)
-        if latents < 1:
-            raise ValueError(f"latents must be at least 1, not {latents}")
+        refuse_below(1, latents=latents)
+        if layers is not None:
+            refuse_below(0, layers=layers)
         if form is not None and not causal:
             raise ValueError(f"form {form!r} is a way to be causal, and causal is False")
-        if causal and (form or "prefix") not in FORMS:
+        if causal and form is not None and form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
         self.form = (form or "prefix") if causal else None
         if layers and self.form == "prefix":
@@ -177,8 +178,7 @@ class Perceiver(Attention):
 
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
-        self.check_decoding()
-        self.check(x, None, None)
+        self.check_prefill(x, room)
         queries, keys, values = self.heads_of(x)
         y = self.project(self.mix(queries, keys, values, None))
         if self.form == "course":

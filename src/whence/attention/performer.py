@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention, State, refuse_below
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
@@ -30,6 +30,8 @@ from whence.attention.whole import hide, whole_attention
 
 KINDS = ("positive", "hyperbolic", "trig", "relu")
 DRAWS = ("orthogonal", "iid")
+SMALLEST = 1e-20  # a kernel below this may have lost digits to underflow
+HELD = 1 << 24  # numbers that exist at a time while a picture is made pair by pair
 SHARP = 2.0  # gain of a head that looks back: more of it, and some features drown the others
 
 
@@ -65,8 +67,7 @@ class Performer(Attention):
         **shared: Any,
     ) -> None:
         super().__init__(width, heads, context, causal, **shared)
-        if features < 1:
-            raise ValueError(f"features must be at least 1, not {features}")
+        refuse_below(1, features=features)
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
         if draw not in DRAWS:
@@ -154,7 +155,8 @@ class Performer(Attention):
             a, b = raised if a is None else a * raised, lowered if b is None else b * lowered
         assert a is not None and b is not None
         total = a @ b.sum(2, keepdim=True).mT
-        return (a @ (b.mT @ values) / total).masked_fill(total == 0, 0.0)
+        # Where nothing is real both are zero, and dividing by one leaves a gradient, too.
+        return a @ (b.mT @ values) / total.masked_fill(total == 0, 1.0)
 
     def turn_and_offset(
         self, keys: Tensor, padding: Tensor | None
@@ -172,10 +174,7 @@ class Performer(Attention):
         mask = self.visible(T, S, padding, queries.device)
         if self.kind in ("positive", "hyperbolic"):
             assert query_log is not None and key_log is not None
-            rows = query_log.amax(-1, keepdim=True)
-            columns = key_log.amax(-1, keepdim=True).clamp(min=FLOOR)
-            kernel = (query_log - rows).exp() @ (key_log - columns).exp().mT
-            return masked_softmax(kernel.log() + rows + columns.mT, mask)
+            return masked_softmax(log_kernel(query_log, key_log, mask), mask)
         assert a is not None and b is not None
         kernel = a @ b.mT
         if key_log is not None:
@@ -190,8 +189,7 @@ class Performer(Attention):
 
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
-        self.check_decoding()
-        self.check(x, None, None)
+        self.check_prefill(x, room)
         queries, keys, values = self.heads_of(x)
         _, b, _, key_log = self.phi(queries, keys, None)
         if key_log is None:
@@ -222,6 +220,26 @@ class Performer(Attention):
         mixed = a @ total
         y = self.project(mixed[..., :-1] / mixed[..., -1:])
         return y, {"sum": total, "top": top[:, :, 0]}
+
+
+def log_kernel(query_log: Tensor, key_log: Tensor, mask: Tensor | None) -> Tensor:
+    """(B,H,T,M), (B,H,S,M) -> (B,H,T,S): the logarithm of phi(q) . phi(k).
+
+    One reference a row and a column serves moderate logarithms. Where it does not (no feature is
+    large for both), every pair gets its own, some rows at a time.
+    """
+    rows = query_log.amax(-1, keepdim=True)
+    columns = key_log.amax(-1, keepdim=True).clamp(min=FLOOR)
+    kernel = (query_log - rows).exp() @ (key_log - columns).exp().mT
+    lost = kernel < SMALLEST
+    if not bool((lost if mask is None else lost & mask).any()):
+        return kernel.log() + rows + columns.mT
+    some = max(1, HELD // key_log.numel())
+    parts = [
+        torch.logsumexp(query_log[:, :, start : start + some, None] + key_log[:, :, None], -1)
+        for start in range(0, query_log.shape[2], some)
+    ]
+    return torch.cat(parts, 2)
 
 
 def draw_directions(features: int, width: int, draw: str, seed: int) -> Tensor:

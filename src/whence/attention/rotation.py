@@ -38,7 +38,7 @@ class Rotation(nn.Module):
         else:
             turns = self.turns[positions].view(*x.shape[:2], *between, -1, 2)
         turns = turns.to(x.dtype)
-        pairs = x.reshape(*x.shape[:-1], -1, 2)
+        pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
         if torch.compiler.is_compiling() or x.dtype not in (torch.float32, torch.float64):
             # The compiler fuses this form; it does not generate code for complex numbers.
             (even, odd), (cosine, sine) = pairs.unbind(-1), turns.unbind(-1)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from whence.attention.pieces import Piece, chunks, pieces, sum_up
 from whence.attention.walk import CALM, by_position
@@ -262,6 +261,25 @@ class _Slots(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # written in place, so a second derivative would be wrong, not missing
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return Scan(*ctx.saved_tensors).backward(gradient, ctx.kept)
+        found: tuple[Tensor | None, ...] = _Gradient.apply(gradient, ctx.kept, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient, which has none itself: written in place, it would be wrong, not missing.
+
+    A function of its own, so that a second derivative always comes by here. (torch's
+    `once_differentiable` is passed over where the input is reached on another way as well.)
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Tensor, kept: dict[tuple[int, int], States], *given: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        with torch.autocast(gradient.device.type, enabled=False):
+            return Scan(*given).backward(gradient, kept)  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise RuntimeError("attention to running slots has no second derivative")

@@ -21,9 +21,47 @@ class Softmax(Attention):
     strides: ClassVar = True
     variants: ClassVar = {"default": {}, "norm": {"qk_norm": True}, "rope": {"rope": True}}
 
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
+    ) -> Tensor:
+        """As every attention's, with NaN looked for after the fact.
+
+        The last position has multiplied every value by some weight, and each of its outputs sums
+        over all of them: one number a row tells whether there was anything that had to be hidden.
+        """
+        if not self.causal or torch.compiler.is_compiling() or x.shape[0] == 0:
+            return super().forward(x, source, padding)
+        self.check(x, source, padding)
+        queries, keys, values = self.heads_of(x, source)
+        keys, values = self.blank(padding, keys, values)
+        result = self.project(self.exact(queries, keys, values, padding))
+        if all(map(math.isfinite, result[:, -1, 0].tolist())):
+            return result
+        return self.project(self.contained(queries, keys, values, padding))
+
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-        if self.causal:
-            values = self.hidden_is_zero(values)
+        if not self.causal:
+            return self.exact(queries, keys, values, padding)
+        if torch.compiler.is_compiling():
+            if padding is not None:
+                return self.contained(queries, keys, values, padding)
+            # Fused into its neighbours. The key hands a NaN on, to the later positions only.
+            return self.exact(queries, keys, values.nan_to_num(0.0, 0.0, 0.0), padding)
+        if math.isfinite(float(values.detach().sum())):
+            return self.exact(queries, keys, values, padding)
+        return self.contained(queries, keys, values, padding)
+
+    def contained(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """`exact`, with a NaN or infinity among the sources kept from the positions before it."""
+        keys, values, trace = self.contain(queries.shape[2], keys, values)
+        return self.exact(queries, keys, values, padding) + trace
+
+    def exact(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """The attention itself. A NaN among the sources may reach all positions."""
         dropout = self.dropout if self.training else 0.0
         short = padding is None and torch.is_grad_enabled() and queries.shape[2] <= SHORT
         if dropout or short:
@@ -67,8 +105,7 @@ class Softmax(Attention):
 
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
-        self.check_decoding()
-        self.check(x, None, None)
+        self.check_prefill(x, room)
         queries, keys, values = self.heads_of(x)
         state = {}
         for name, tensor in (("keys", keys), ("values", values)):

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention, State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.look_back import backwards, refuse_alike, turn, waves
 from whence.attention.softmax import masked_softmax
@@ -64,9 +64,11 @@ class Synthesizer(Attention):
         if members is not None and form != "mixture":
             raise ValueError(f"members belong to the form mixture, not {form!r}")
         self.form = form
-        self.members = (form,) if form != "mixture" else tuple(members or ("dense", "softmax"))
+        self.members: tuple[str, ...] = (form,)
+        if form == "mixture":
+            self.members = ("dense", "softmax") if members is None else tuple(members)
         unknown = [member for member in self.members if member not in (*FORMS, "softmax")]
-        if unknown or len(set(self.members)) != len(self.members):
+        if unknown or not self.members or len(set(self.members)) != len(self.members):
             raise ValueError(
                 f"members must be different ones of {', '.join(FORMS)}, softmax, "
                 f"not {list(self.members)}"
@@ -76,11 +78,13 @@ class Synthesizer(Attention):
                 raise ValueError(f"synthesizer has no queries and keys: {option} means nothing")
         if rank is not None and "factorised-random" not in self.members:
             raise ValueError("rank belongs to the form factorised-random")
-        if columns is not None and not 1 <= columns <= context:
+        if columns is not None:
+            refuse_below(1, columns=columns)
+        if columns is not None and columns > context:
             raise ValueError(f"columns must be in 1 ... context ({context}), not {columns}")
         super().__init__(width, heads, columns or context, causal, **rest)
-        if rank is not None and rank < 1:
-            raise ValueError(f"rank must be at least 1, not {rank}")
+        if rank is not None:
+            refuse_below(1, rank=rank)
         self.rank = rank or 8
         for member in self.members:
             self._make(member)
@@ -222,11 +226,8 @@ class Synthesizer(Attention):
 
     # The interface ----------------------------------------------------------------------------
 
-    def forward(
-        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        self.check(x, source, padding)
-        values = self.values(x if source is None else source)
+    def mixed(self, x: Tensor, source: Tensor | None, padding: Tensor | None) -> Tensor:
+        (values,) = self.blank(padding, self.values(x if source is None else source))
         dropping = self.training and self.dropout > 0.0
         # Nothing else carries a NaN on: the weights do not depend on the sources.
         _, values, trace = self.contain(x.shape[1], values, values)
@@ -235,7 +236,7 @@ class Synthesizer(Attention):
         else:
             weights = self.pattern(x, source, padding)
             mixed = drop(weights, self.dropout, self.training) @ values
-        return self.project(mixed + trace)
+        return mixed + trace
 
     def _learned_keys(self, x: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         """Dense logits are queries relu(W1 x), 1 against learned keys W2, b2: torch's own kernel
@@ -257,13 +258,9 @@ class Synthesizer(Attention):
         )
         return mixed[..., :-1]
 
-    def pattern(
-        self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None
-    ) -> Tensor:
-        self.check(x, source, padding)
-        about = x if source is None else source
-        T, S = x.shape[1], about.shape[1]
-        both = self.queries_keys(x, about) if "softmax" in self.members else None
+    def picture(self, x: Tensor, source: Tensor, padding: Tensor | None) -> Tensor:
+        T, S = x.shape[1], source.shape[1]
+        both = self.queries_keys(x, source) if "softmax" in self.members else None
         logits = self.logits(x, S, both, None).expand(x.shape[0], -1, -1, -1)
         mask = self.visible(T, S, padding, x.device)
         return masked_softmax(logits, mask, rows_see=padding is None)
@@ -273,7 +270,7 @@ class Synthesizer(Attention):
 
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
-        self.check_decoding()
+        self.check_prefill(x, room)
         y = self(x)
         kept = {"values": self.values(x)}
         if "softmax" in self.members:

@@ -114,7 +114,7 @@ def _attend(
     square: float,
     offset: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Outputs, row sums, state (N,M,C+1) and the reference of its features."""
+    """Outputs, row sums, state (N,M,C+1) and the reference of its features, -inf if it has none."""
     N, M, C = queries.shape[0], directions.shape[0], values.shape[2]
     out = by_position(values, N, queries.shape[1], C)
     mass = values.new_empty(N, queries.shape[1], 1)
@@ -130,7 +130,8 @@ def _attend(
             torch.div(mixed[..., :C], mixed[..., C:], out=out[:, window])
         if bool((mass == 0).any()):
             out.masked_fill_(mass == 0, 0.0)
-    top = values.new_zeros(N, 1, M) if features.top is None else features.top
+    # A reference may be zero everywhere and still have been used, so none is written as -inf.
+    top = values.new_full((N, 1, M), -math.inf) if features.top is None else features.top
     return out, mass, state, top
 
 
@@ -164,7 +165,7 @@ def _attend_backward(
     to_queries, to_keys, to_values = (by_position(x, *x.shape) for x in (queries, keys, values))
     to_state = torch.zeros_like(state)
     features = Exponentials(keys, directions, square, offset)
-    features.top = top if bool(top.any()) else None
+    features.top = None if bool((top == -math.inf).all()) else top
     with torch.autocast(values.device.type, enabled=False):
         up = before_division(gradient, out, mass)
         for window in features.windows(queries.shape[1]):
