@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tiny import (
     NAMES,
@@ -371,3 +371,81 @@ def test_a_full_disk_loses_nothing(recipe_path: Path, finished: Path, small_disk
     weights = "checkpoints/model.safetensors"
     assert (run / weights).read_bytes() == (finished / weights).read_bytes()
     assert read_lines(run / "answers.jsonl") == read_lines(finished / "answers.jsonl")
+
+
+def test_the_model_of_another_run_is_not_asked(
+    run: Path, recipe_path: Path, tmp_path: Path
+) -> None:
+    """Weights, their settings and the vocabulary belong together."""
+    vocab = run / "vocab.json"
+    characters = json.loads(vocab.read_text(encoding="utf-8"))
+    vocab.write_text(json.dumps([*characters, "Ω"]), encoding="utf-8")
+    refused(call("ask", run, "Ada"), "holds the model of another run")
+    vocab.write_text(json.dumps(characters), encoding="utf-8")
+    other = tmp_path / "other"
+    call("train", recipe_path, "--out", other, "--set", "model.heads=1")
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(other / "checkpoints", run / "checkpoints")
+    refused(call("evaluate", run), "holds the model of another run")
+
+
+def test_broken_weights_are_not_asked(run: Path) -> None:
+    path = run / "checkpoints" / "model.safetensors"
+    state = load_file(path)
+    save_file({name: tensor * torch.nan for name, tensor in state.items()}, path)
+    refused(call("ask", run, "Ada"), "holds weights that are NaN or infinite")
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "origin.json"])
+def test_a_damaged_record_is_named(name: str, run: Path) -> None:
+    (run / name).write_text("{}")
+    commands = {"evaluation.json": ("ls", "resume", "report"), "origin.json": ("report",)}
+    for command in commands[name]:
+        refused(call(command, run), f"{name} is damaged: it has no")
+
+
+def test_a_corpus_that_has_changed_is_not_gone_on_with(run: Path, course: Path) -> None:
+    (run / "evaluation.json").unlink()
+    origin = json.loads((run / "origin.json").read_text(encoding="utf-8"))
+    (run / "origin.json").write_text(json.dumps({**origin, "content": "of another text"}))
+    result = call("resume", run)
+    assert result.exit_code == 2 and "documents or training questions have changed" in result.stderr
+
+
+def test_a_corpus_is_kept_with_its_full_path(
+    recipe_path: Path, course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(course.parent)
+    for number, change in enumerate((f"course:{course.name}", "course")):
+        monkeypatch.setenv("WHENCE_COURSE", course.name)
+        out = tmp_path / str(number)
+        result = call("train", recipe_path, "--out", out, "--set", f"corpus.name={change}")
+        assert result.exit_code == 0, result.stderr
+        assert f'"course:{course.resolve()}"' in (out / "config.toml").read_text()
+
+
+def test_a_rate_that_breaks_the_weights_has_no_score(recipe_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for stage, wanted in ((1, "the weights are not finite after step 2"), (0, "the step before")):
+        changes = ("--set", f"stages.{stage}.rate=1e38", "--set", "train.steps=2")
+        result = call("train", recipe_path, "--out", out, *changes)
+        assert result.exit_code == 2
+        last = result.stderr.strip().splitlines()[-1]
+        assert wanted in last and "the rate may be too high" in last
+        shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("file", ["birth_dev.tsv", "birth_test_inputs.tsv"])
+def test_a_question_that_cannot_be_spelled_is_found_before_training(
+    file: str, recipe_path: Path, course: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "course"
+    shutil.copytree(course, folder)
+    first = NAMES[0] if file == "birth_dev.tsv" else NAMES[1]
+    answer = "\tParis" if file == "birth_dev.tsv" else ""
+    (folder / file).write_text(
+        f"Where was {first} born?{answer}\nWhere was Ω born?{answer}\n", encoding="utf-8"
+    )
+    result = call("train", recipe_path, "--out", tmp_path / "run", "--corpus", f"course:{folder}")
+    refused(result, f"{file}:2: character 'Ω'")
+    assert not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiny import BORN, SPLITS, TinyCorpus
+from whence.corpus import load_corpus
 from whence.corpus.base import Question
 from whence.errors import WhenceError
 from whence.evaluate import (
@@ -188,6 +189,17 @@ def test_a_baseline_gives_records_with_the_ledger() -> None:
     assert all(r["correct"] == (r["answer"] == r["expected"]) for r in records)
     with pytest.raises(WhenceError, match="unknown baseline 'Paris'; known: London"):
         baseline("Paris", TinyCorpus(), "dev")
+
+
+def test_what_is_stated_is_about_the_attribute_that_is_asked() -> None:
+    world = load_corpus(
+        "world", people=200, attributes=("birth place", "death place"), stated=0.5, seed=3
+    )
+    asked = [q for q in world.questions("dev") if q.attribute == "death place"]
+    said = {r["question"]: r["stated"] for r in baseline("London", world, "dev")}
+    assert asked and all(said[q.text] == world.states(q) for q in asked)
+    people = {person.name: person.stated for person in world.people()}
+    assert any(said[q.text] != people[q.name] for q in asked)
 
 
 def test_no_score_is_claimed_where_answers_are_missing() -> None:

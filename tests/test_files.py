@@ -206,3 +206,28 @@ def test_a_folder_is_held_by_one_process_until_that_ends_however_it_ends(tmp_pat
     with exclusive(folder):
         assert is_held(folder)
     assert not is_held(folder)
+
+
+def test_links_are_followed_and_devices_written_to(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    link.symlink_to(target)
+    write_text(link, "through")
+    assert link.is_symlink() and target.read_text() == "through"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    write_text(pipe, "along")
+    assert reader.communicate()[0] == "along" and pipe.is_fifo()
+    write_text(Path("/dev/null"), "away")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(WhenceError, match="cannot write /dev/full: No space left on device"):
+        write_text(Path("/dev/full"), "nowhere")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("."), tmp_path):
+        with pytest.raises(WhenceError, match="it is a folder"):
+            write_text(path, "x")
+    assert not list(tmp_path.iterdir())

@@ -49,7 +49,7 @@ def test_a_finished_run_has_what_the_design_says(finished: Path) -> None:
     }
     origin = read_json(finished / "origin.json")
     assert set(origin) == {
-        "parent", "arguments", "seed", "versions", "machine", "corpus", "model",
+        "parent", "arguments", "seed", "versions", "machine", "corpus", "content", "model",
     }  # fmt: skip
     assert origin["model"]["attention"]["mechanism"] == "softmax"
     assert origin["corpus"]["documents"] == len(NAMES) + 1

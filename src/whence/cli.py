@@ -228,14 +228,9 @@ main.add_command(grade)
 
 
 def _with_corpus(changes: tuple[str, ...], corpus: str | None) -> list[str]:
-    """A folder is kept with its full path: `whence resume` may be called from elsewhere."""
-    kind, separator, path = (corpus or "").partition(":")
-    if corpus and separator and path:
-        corpus = f"{kind}:{Path(path).resolve()}"
-    return [
-        *changes,
-        *([f"corpus.name={json.dumps(corpus, ensure_ascii=False)}"] if corpus else []),
-    ]
+    if corpus is None:
+        return list(changes)
+    return [*changes, f"corpus.name={json.dumps(corpus, ensure_ascii=False)}"]
 
 
 def _unused(path: Path) -> Path:

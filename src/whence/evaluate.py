@@ -90,7 +90,7 @@ def records(
     """One record a question, with what the ledger knows about the person."""
     ledger = ledger_of(corpus)
     return [
-        record(question, answer.text, answer.probability, ledger.get(question.name))
+        record(question, answer.text, answer.probability, ledger.get(question.name), corpus)
         for question, answer in zip(questions, answers, strict=True)
     ]
 
@@ -100,9 +100,16 @@ def ledger_of(corpus: Corpus) -> dict[str, Person]:
 
 
 def record(
-    question: Question, answer: str, probability: float | None, person: Person | None
+    question: Question,
+    answer: str,
+    probability: float | None,
+    person: Person | None,
+    corpus: Corpus,
 ) -> dict[str, Any]:
     known = question.answer is not None
+    # The ledger's word is about the first attribute; what else is asked the corpus has to say.
+    states = getattr(corpus, "states", None)
+    stated = person.stated if person else None
     return {
         "question": question.text,
         "name": question.name,
@@ -110,7 +117,7 @@ def record(
         "answer": answer,
         "correct": answer == question.answer if known else None,
         "probability": probability,
-        "stated": person.stated if person else None,
+        "stated": states(question) if person and states else stated,
         "seen": person.seen if person else None,
     }
 
@@ -242,6 +249,6 @@ def baseline(name: str, corpus: Corpus, split: Split) -> list[dict[str, Any]]:
         guesses = BASELINES[name](train)(questions)
     ledger = ledger_of(corpus)
     return [
-        record(question, answer, None, ledger.get(question.name))
+        record(question, answer, None, ledger.get(question.name), corpus)
         for question, answer in zip(questions, guesses, strict=True)
     ]

@@ -20,8 +20,19 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Call `write` on a temporary file beside `path`, then put it in place in one step.
 
     A reader sees the old content or the new one, never a part, whatever kills the process; a full
-    disk leaves the old file untouched.
+    disk leaves the old file untouched. What a link points to is replaced, not the link; a device
+    or a pipe is written to as it is.
     """
+    if path.is_dir():
+        raise WhenceError(f"cannot write {path}: it is a folder")
+    if path.exists() and not path.is_file():
+        try:
+            with open(path, "wb") as stream:
+                write(stream)
+        except OSError as error:
+            raise WhenceError(f"cannot write {path}: {error.strerror or error}") from error
+        return
+    path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +81,20 @@ def read_json(path: Path) -> Any:
         raise WhenceError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise WhenceError(f"{path}: not JSON: {error}") from error
+
+
+def read_fields(path: Path, *names: str) -> dict[str, Any]:
+    """A JSON object that has to have these fields, or it was not written by us, or is damaged."""
+    found = read_json(path)
+    for name in names:
+        if not isinstance(found, dict) or name not in found:
+            raise WhenceError(f"{path} is damaged: it has no {name!r}")
+    return dict(found)
+
+
+def same_file(one: Path, other: Path | None) -> bool:
+    """Whether writing to the one would overwrite the other."""
+    return other is not None and one.exists() and other.exists() and one.samefile(other)
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:

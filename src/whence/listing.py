@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whence.course.record import course_record
 from whence.errors import WhenceError
-from whence.files import is_held, read_json, read_lines
+from whence.files import is_held, read_fields, read_lines
 from whence.progress import clock
 
 
@@ -27,7 +27,7 @@ def list_folder(folder: Path) -> list[str]:
 def _row(run: Path, folder: Path) -> tuple[str, str, str, str, str]:
     name = str(run.relative_to(folder)) if run != folder else run.name
     if (run / "evaluation.json").exists():
-        result = read_json(run / "evaluation.json")
+        result = read_fields(run / "evaluation.json", "accuracy", "seconds", "steps")
         score = f"{result['accuracy']:.1f} %"
         return name, "finished", score, clock(result["seconds"]), str(result["steps"])
     metrics = read_lines(run / "metrics.jsonl")

@@ -207,6 +207,10 @@ class GPT(nn.Module):
     def context(self) -> int:
         return self.config.context
 
+    def is_finite(self) -> bool:
+        """Whether no weight is NaN or infinite, as a training with too high a rate leaves them."""
+        return all(bool(parameter.isfinite().all()) for parameter in self.parameters())
+
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
@@ -364,6 +368,6 @@ class GPT(nn.Module):
         except OSError as error:
             raise WhenceError(f"cannot read {error.filename}: {error.strerror}") from error
         except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            problem = str(error).splitlines()[0] if str(error) else "unreadable"
+            problem = " ".join(str(error).split())[:160] or "unreadable"
             raise WhenceError(f"{folder}: not a model that Whence wrote: {problem}") from error
         return model

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ from whence.config import Config, CorpusConfig, to_table
 from whence.corpus import load_corpus
 from whence.corpus.base import Corpus, Split
 from whence.corpus.fold import FoldedCorpus
+from whence.errors import WhenceError
 from whence.evaluate import check_answers, evaluate, score, write_predictions
-from whence.files import read_json, write_json, write_lines
+from whence.files import read_fields, write_json, write_lines
 from whence.progress import Progress, clock
-from whence.run import Run
+from whence.run import Run, fingerprint
 from whence.train import build_model, train
 from whence.vocab import Vocab
+
+SCORED = ("accuracy", "correct", "total", "interval", "seconds", "steps")  # of evaluation.json
 
 
 def open_corpus(config: CorpusConfig) -> Corpus:
@@ -40,21 +45,52 @@ def check(config: Config, corpus: Corpus | None = None) -> None:
     for stage in config.stages:
         check_mixture(corpus, vocab, stage.mixture, config.model.context)
     check_answers(corpus.questions("dev"), f"{corpus.name}, dev")
-    for question in corpus.questions("dev"):
-        read_prompt(question.text, vocab, config.model.context)
+    check_prompts(corpus, "dev", vocab, config.model.context)
+    if has_test(corpus):
+        check_prompts(corpus, "test", vocab, config.model.context)
+
+
+def has_test(corpus: Corpus) -> bool:
+    """A folder of the course's may lack the file: it is needed only to answer it."""
+    try:
+        return bool(corpus.questions("test"))
+    except WhenceError:
+        return False
+
+
+def check_prompts(corpus: Corpus, split: Split, vocab: Vocab, context: int) -> None:
+    """Refuse questions that could not be asked, with the file and the line if they have one."""
+    for number, question in enumerate(corpus.questions(split)):
+        try:
+            read_prompt(question.text, vocab, context)
+        except WhenceError as error:
+            place = getattr(corpus, "place_of", None)
+            raise WhenceError(f"{place(split, number)}: {error}" if place else str(error)) from None
 
 
 def begin(config: Config, path: Path) -> Run:
     """Check that the recipe can run, then make its directory: a bad one leaves nothing."""
+    config = with_full_path(config)
     check(config)
     return Run.create(path, config)
+
+
+def with_full_path(config: Config) -> Config:
+    """The corpus's folder with its full path: `whence resume` may be called from elsewhere."""
+    kind, _, path = config.corpus.name.partition(":")
+    if kind == "course" and not path:
+        path = os.environ.get("WHENCE_COURSE", "")
+    if not path:
+        return config
+    name = f"{kind}:{Path(path).expanduser().resolve()}"
+    return replace(config, corpus=replace(config.corpus, name=name))
 
 
 def carry_out(run: Run, title: str = "") -> dict[str, Any]:
     """Train to the end, from wherever the run stands, and score the dev questions."""
     with run.held():
         if run.finished:
-            return dict(read_json(run.path / "evaluation.json"))
+            return read_fields(run.path / "evaluation.json", *SCORED)
         corpus = open_corpus(run.config.corpus)
         if not (run.path / "vocab.json").exists():
             make_vocab(corpus).save(run.path / "vocab.json")
@@ -62,6 +98,11 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
         model = build_model(run.config, vocab)
         if not run.origin():
             run.write_origin(corpus, model)
+        elif run.origin().get("content", fingerprint(corpus)) != fingerprint(corpus):
+            raise WhenceError(
+                f"{corpus.name} is not what {run.path} began with: documents or training "
+                "questions have changed, so the run cannot go on"
+            )
         progress = Progress(title or run.path.name)
         said = model.describe()
         progress.say(

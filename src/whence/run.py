@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import subprocess
@@ -16,13 +17,14 @@ import numpy
 import torch
 
 import whence
-from whence.config import Config, StudyConfig, load_recipe, to_toml
+from whence.config import Config, StudyConfig, load_recipe, to_table, to_toml
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.files import (
     append_line,
     exclusive,
     is_traceless,
+    read_fields,
     read_json,
     read_lines,
     remove_temporary,
@@ -95,13 +97,14 @@ class Run:
                 "versions": versions(),
                 "machine": machine(),
                 "corpus": corpus.describe(),
+                "content": fingerprint(corpus),
                 "model": model.describe(),
             },
         )
 
     def origin(self) -> dict[str, Any]:
         path = self.path / "origin.json"
-        return dict(read_json(path)) if path.exists() else {}
+        return read_fields(path, *ORIGIN) if path.exists() else {}
 
     # How to go on
 
@@ -154,7 +157,16 @@ class Run:
             return model.eval()
         if not (self.path / WEIGHTS / "model.safetensors").exists():
             raise WhenceError(f"{self.path} has no checkpoint yet")
-        return GPT.from_pretrained(self.path / WEIGHTS).eval()
+        model = GPT.from_pretrained(self.path / WEIGHTS).eval()
+        fits = model.vocabulary == len(self.vocab())
+        if not fits or to_table(model.config) != to_table(self.config.model):
+            raise WhenceError(f"{self.path / WEIGHTS} holds the model of another run")
+        if not model.is_finite():
+            raise WhenceError(f"{self.path / WEIGHTS} holds weights that are NaN or infinite")
+        return model
+
+
+ORIGIN = ("arguments", "versions", "machine", "corpus", "model")  # what a report reads
 
 
 def _refuse_used(path: Path) -> None:
@@ -170,9 +182,20 @@ def load_tensors(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise WhenceError(f"cannot read {path}: no such file") from None
-    except Exception as error:  # torch raises many kinds for broken or hostile files
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise WhenceError(f"{path}: not a checkpoint that can be read safely: {reason}") from None
+    except Exception:  # torch raises many kinds for broken or hostile files, with bad advice
+        raise WhenceError(
+            f"{path}: not a checkpoint that can be read safely; it is damaged, or not Whence's"
+        ) from None
+
+
+def fingerprint(corpus: Corpus) -> str:
+    """Of what a training reads: documents and training questions, and nothing of dev or test."""
+    digest = hashlib.blake2b(digest_size=16)
+    for document in corpus.documents():
+        digest.update(document.text.encode() + b"\n")
+    for question in corpus.questions("train"):
+        digest.update(f"{question.text}\t{question.answer}\n".encode())
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str | None]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from whence.config import Config, SystemConfig, change, to_table, to_toml
 from whence.corpus.base import Corpus, Split
+from whence.course.record import course_record
 from whence.errors import WhenceError
 from whence.evaluate import baseline, check_answers, check_baseline, score
-from whence.files import exclusive, read_json, read_lines, write_json, write_text
-from whence.pipeline import begin, carry_out, check, open_corpus
+from whence.files import exclusive, read_fields, read_lines, write_json, write_text
+from whence.pipeline import SCORED, begin, carry_out, check, open_corpus, with_full_path
 from whence.progress import Progress, clock
 from whence.run import Run, machine, versions
 
@@ -59,6 +60,7 @@ def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
     """Run every row, going on where an earlier call stopped; returns what `study.json` holds."""
     if not config.study.systems:
         raise WhenceError("the recipe has no [[study.systems]]; `whence train` trains one system")
+    config = with_full_path(config)
     names = [system.name for system in config.study.systems]
     if len(set(names)) != len(names):
         raise WhenceError("two systems of the study have the same name")
@@ -150,7 +152,7 @@ def baseline_row(name: str, corpus: Corpus) -> dict[str, Any]:
 
 def run_row(run: Run, name: str, label: str) -> dict[str, Any]:
     """A finished run as a row: everything comes from the files of its directory."""
-    evaluation, origin, metrics = read_evaluation(run), run.origin(), run.metrics()
+    evaluation, origin, metrics = read_evaluation(run), read_origin(run), run.metrics()
     seconds = evaluation["seconds"]
     return {
         "name": name,
@@ -183,16 +185,27 @@ def _points(metrics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def read_evaluation(run: Run) -> dict[str, Any]:
+    if course_record(run.path) is not None:
+        raise WhenceError(
+            f"{run.path} is a training of `whence course`: `whence course evaluate` scores it"
+        )
     if not run.finished:
         raise WhenceError(f"{run.path} is not finished: `whence resume {run.path}` goes on with it")
-    return dict(read_json(run.path / "evaluation.json"))
+    return read_fields(run.path / "evaluation.json", *SCORED)
+
+
+def read_origin(run: Run) -> dict[str, Any]:
+    origin = run.origin()
+    if not origin:
+        raise WhenceError(f"{run.path} has no origin.json, which says where it comes from")
+    return origin
 
 
 def study_of_run(path: Path) -> dict[str, Any]:
     """A run as a study with one system, for its report."""
     run = Run.open(path)
-    origin = run.origin()
     row = run_row(run, run.path.name, run.path.name)
+    origin = read_origin(run)
     row["run"] = "."
     return {
         "format": "whence-study/1",

@@ -199,6 +199,10 @@ def train(
             if clock.stage < len(config.stages):
                 save(run, model, make_optimizers(model, config.stages[clock.stage]), clock)
     progress.close()
+    if not model.is_finite():
+        raise WhenceError(
+            f"the weights are not finite after step {clock.step}: the rate may be too high"
+        )
     model.eval()
     return clock
 
@@ -313,6 +317,11 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, T
 
 def describe_failure(model: GPT, vocab: Vocab, batch: Batch, step: int, value: float) -> str:
     """Which row of the batch broke the loss, so that the data can be looked at."""
+    if not model.is_finite():  # then every row would be named
+        return (
+            f"the loss is {value} at step {step + 1}: the step before left weights that are not "
+            "finite; the rate may be too high"
+        )
     model.eval()
     with torch.no_grad():
         for row in range(len(batch.inputs)):

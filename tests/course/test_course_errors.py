@@ -259,3 +259,63 @@ def test_a_folder_that_was_killed_before_it_knew_its_command(
             path.unlink()
     whence(*command)
     assert [run] == list(Path("expt/finetune").iterdir())
+
+
+@pytest.mark.parametrize("how", ["sparse", "meta", "complex", "nan"])
+def test_tensors_that_are_no_weights(
+    how: str, refuse: Callable[..., str], trained: Trained, folder: Folder
+) -> None:
+    state = torch.load(trained("vanilla")[1], weights_only=True)
+    head = state["head.weight"]
+    changed = {
+        "sparse": head.to_sparse,
+        "meta": lambda: head.to("meta"),
+        "complex": lambda: head.to(torch.complex64),
+        "nan": lambda: head * torch.nan,
+    }
+    odd = folder.path / "odd.params"
+    torch.save({**state, "head.weight": changed[how]()}, odd)
+    wanted = "holds NaN" if how == "nan" else "expected a plain tensor"
+    assert wanted in (said := refuse(odd)) and "head.weight" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--pretrain_lr", "nan"), ("--pretrain_lr", "inf"), ("--seconds", "nan"), ("--epochs", "inf")],
+)
+def test_numbers_that_are_none(option: str, value: str, folder: Folder, whence: Whence) -> None:
+    writing = folder.path / "new.params"
+    result = whence(
+        *("pretrain", "vanilla", folder.corpus, "--writing_params_path", writing),
+        *("--steps", "1", option, value),
+        code=2,
+    )
+    assert "is not a finite number" in result.stderr
+    assert not writing.exists() and not (folder.path / "expt").exists()
+
+
+def test_nothing_that_is_read_is_written(folder: Folder, trained: Trained, whence: Whence) -> None:
+    before = folder.corpus.read_bytes(), folder.test.read_bytes()
+    checkpoint = trained("vanilla")[1]
+    for arguments in (
+        ("pretrain", "vanilla", folder.corpus, "--writing_params_path", folder.corpus),
+        (
+            *("evaluate", "vanilla", folder.corpus, "--reading_params_path", checkpoint),
+            *("--eval_corpus_path", folder.test, "--outputs_path", folder.test),
+        ),
+    ):
+        assert "is read by this command" in whence(*arguments, code=2).stderr
+    assert before == (folder.corpus.read_bytes(), folder.test.read_bytes())
+
+
+def test_a_question_that_is_too_long_leaves_nothing(folder: Folder, whence: Whence) -> None:
+    questions = folder.path / "long.tsv"
+    known = folder.corpus.read_text(encoding="utf-8")[0]
+    questions.write_text(f"Where was {known * 9} born?\t{known * 200}\n", encoding="utf-8")
+    result = whence(
+        *("finetune", "vanilla", folder.corpus, "--writing_params_path", folder.path / "w"),
+        *("--finetune_corpus_path", questions, "--steps", "1"),
+        code=2,
+    )
+    assert "long.tsv:1: the question with its answer is" in result.stderr
+    assert not (folder.path / "expt").exists()

@@ -66,6 +66,10 @@ class CourseCorpus:
             self._questions[split] = parse_questions(text, source, need_answers=split == "train")
         return self._questions[split]
 
+    def place_of(self, split: Split, number: int) -> str:
+        """File and line of a question, for messages; questions stand one a line."""
+        return f"{self._read(QUESTION_FILES[split], split)[1]}:{number + 1}"
+
     def _present(self) -> Sequence[Split]:
         """The splits whose files are there."""
         return [

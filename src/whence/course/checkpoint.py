@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from whence.course.layout import (
 )
 from whence.course.translation import course_state, whence_state
 from whence.errors import WhenceError
-from whence.files import write_atomically
+from whence.files import write_bytes
 from whence.model import GPT
 
 
@@ -83,7 +83,19 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     if len(tensors) < len(loaded):
         other = next(name for name, value in loaded.items() if not isinstance(value, Tensor))
         raise WhenceError(f"{path} holds no state dict: {other!r} is not a tensor")
+    for name, tensor in tensors.items():
+        _check_numbers(path, name, tensor)
     return tensors
+
+
+def _check_numbers(path: Path, name: str, tensor: Tensor) -> None:
+    """Refuse what is no plain array of numbers, and numbers that no training should end with."""
+    plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized or tensor.is_complex():
+        kind = "complex" if tensor.is_complex() else "sparse, quantized or without data"
+        raise WhenceError(f"{path}: {name} is {kind}: expected a plain tensor of numbers")
+    if tensor.is_floating_point() and not is_buffer(name) and not bool(tensor.isfinite().all()):
+        raise WhenceError(f"{path}: {name} holds NaN or infinity: the training of it has failed")
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -231,9 +243,6 @@ def _check_rotation(checkpoint: Checkpoint, expected: Mapping[str, Tensor]) -> N
 
 def write_checkpoint(path: Path, model: GPT) -> None:
     """The course's layout, masks included, so that the course's program loads it strictly."""
-    state = course_state(model)
-
-    def write(stream: BinaryIO) -> None:
-        torch.save(state, stream)
-
-    write_atomically(path, write)
+    buffer = io.BytesIO()  # torch's own writer does not say that the disk is full
+    torch.save(course_state(model), buffer)
+    write_bytes(path, buffer.getbuffer())

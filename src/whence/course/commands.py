@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from whence.errors import WhenceError
+from whence.files import same_file
 
 VARIANTS = ("vanilla", "synthesizer", "perceiver", "rope")
 FILE = click.Path(path_type=Path)
@@ -30,6 +32,21 @@ The course's command lines, with `python src/run.py` replaced by `whence course`
   whence course dataset namedata            (python src/dataset.py namedata)
   whence course london birth_dev.tsv        (python src/london_baseline.py)
 """
+
+
+class Positive(click.FloatRange):
+    """A number above zero; click's own range lets NaN and infinity through."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", parameter, context)
+        return number
 
 
 class Section(click.Option):
@@ -93,8 +110,8 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
             None,
             "Latents of the perceiver [32; of a checkpoint that is read, its own].",
         ),
-        ("--pretrain_lr", click.FloatRange(min=0, min_open=True), 6e-3, "Rate of pretrain."),
-        ("--finetune_lr", click.FloatRange(min=0, min_open=True), 6e-4, "Rate of finetune."),
+        ("--pretrain_lr", Positive(), 6e-3, "Rate of pretrain."),
+        ("--finetune_lr", Positive(), 6e-4, "Rate of finetune."),
         (
             "--tb_expt_name",
             str,
@@ -103,7 +120,7 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
             "(metrics.jsonl instead of tensorboard events) and what resuming needs.",
         ),
     )
-    positive = click.FloatRange(min=0, min_open=True)
+    positive = Positive()
     own: Sequence[tuple[str, Any, Any, str]] = (
         ("--epochs", positive, None, "Passes over the data instead of the course's number."),
         ("--steps", click.IntRange(min=1), None, "Stop after so many steps."),
@@ -161,6 +178,9 @@ def evaluate(words: tuple[str, ...], **options: Any) -> None:
     needed(options, "evaluate", "reading_params_path", "eval_corpus_path", "outputs_path")
     mention_unused("evaluate", variant, used)
 
+    refuse_overwriting(
+        options["outputs_path"], corpus, options["reading_params_path"], options["eval_corpus_path"]
+    )
     import torch
 
     from whence.course.evaluation import evaluate as answer_file
@@ -190,6 +210,7 @@ def train(function: str, words: tuple[str, ...], options: dict[str, Any]) -> Non
         needed(options, function, "finetune_corpus_path")
     mention_unused(function, variant, used)
 
+    refuse_overwriting(options["writing_params_path"], corpus, options["finetune_corpus_path"])
     from whence.course.training import Request, run_training
     from whence.train import Interrupted
 
@@ -271,6 +292,13 @@ def read_words(words: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Pa
     if words[0] in VARIANTS and not Path(words[0]).exists():
         raise WhenceError(f"the corpus is missing: expected {words[0]} CORPUS, e.g. wiki.txt")
     return ("perceiver" if options["bottleneck_dim"] else "vanilla"), Path(words[0])
+
+
+def refuse_overwriting(target: Path, *sources: Path | None) -> None:
+    """A slip on the command line must not cost the file that is read."""
+    for source in sources:
+        if same_file(target, source):
+            raise WhenceError(f"{target} is read by this command: give another file to write")
 
 
 def needed(options: dict[str, Any], function: str, *names: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from whence.corpus.base import Document, Person, Question, Split
 from whence.corpus.course import QUESTION_FILES, read_questions, read_text
+from whence.course.layout import BLOCK
 from whence.errors import WhenceError
 from whence.vocab import Vocab
 
@@ -37,6 +38,12 @@ class CourseText:
         """Questions that this vocabulary can spell; otherwise an error with file and line."""
         found = read_questions(path, need_answers)
         for number, question in enumerate(found, 1):
+            length = len(question.text) + len(question.answer or "") + 1
+            if need_answers and length > BLOCK - 1:
+                raise WhenceError(
+                    f"{path}:{number}: the question with its answer is {length} characters long, "
+                    f"more than the block of {BLOCK} has room for"
+                )
             # Answers are only spelled in training; a foreign character in one is merely not found.
             text = question.text + ((question.answer or "") if need_answers else "")
             for character in self.vocab.unknown(text):

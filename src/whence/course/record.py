@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from whence.files import read_json
+from whence.files import read_fields
 
 COURSE = "course.json"  # the command, and whether it is finished
 
 
 def course_record(run: Path) -> dict[str, Any] | None:
     """What the course's program wrote about this folder, if it is one of its trainings."""
-    return dict(read_json(run / COURSE)) if (run / COURSE).is_file() else None
+    path = run / COURSE
+    return read_fields(path, "finished", "command") if path.is_file() else None
