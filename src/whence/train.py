@@ -317,19 +317,20 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, T
 
 def describe_failure(model: GPT, vocab: Vocab, batch: Batch, step: int, value: float) -> str:
     """Which row of the batch broke the loss, so that the data can be looked at."""
-    if not model.is_finite():  # then every row would be named
-        return (
-            f"the loss is {value} at step {step + 1}: the step before left weights that are not "
-            "finite; the rate may be too high"
-        )
+    said = f"the loss is {value} at step {step + 1}"
     model.eval()
     with torch.no_grad():
-        for row in range(len(batch.inputs)):
-            logits = model(batch.inputs[row : row + 1])
-            if not torch.isfinite(logits).all():
-                text = vocab.decode(batch.inputs[row].tolist()).rstrip("□")
-                return f"the loss is {value} at step {step + 1}, row {row + 1}: {text!r}"
-    return f"the loss is {value} at step {step + 1}, in no single row: the rate may be too high"
+        broken = [
+            number
+            for number in range(len(batch.inputs))
+            if not bool(model(batch.inputs[number : number + 1]).isfinite().all())
+        ]
+    if len(broken) == len(batch.inputs) and not model.is_finite():
+        return f"{said}: the weights are not finite before it; the rate may be too high"
+    if not broken:
+        return f"{said}, in no single row: the rate may be too high"
+    text = vocab.decode(batch.inputs[broken[0]].tolist()).rstrip("□")
+    return f"{said}, row {broken[0] + 1}: {text!r}"
 
 
 @contextmanager
