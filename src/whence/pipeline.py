@@ -96,9 +96,10 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             make_vocab(corpus).save(run.path / "vocab.json")
         vocab = run.vocab()
         model = build_model(run.config, vocab)
+        begun_with = run.origin().get("content")
         if not run.origin():
             run.write_origin(corpus, model)
-        elif run.origin().get("content", fingerprint(corpus)) != fingerprint(corpus):
+        elif begun_with is not None and begun_with != fingerprint(corpus):
             raise WhenceError(
                 f"{corpus.name} is not what {run.path} began with: documents or training "
                 "questions have changed, so the run cannot go on"
