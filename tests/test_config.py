@@ -146,7 +146,8 @@ def test_a_value_of_a_wrong_type_is_refused_for_every_key(section: str, kind: An
     ("table", "wanted"),
     [
         ({"model": {"heads": 3}}, "width = 256 is not a multiple of model.heads = 3"),
-        ({"model": {"layers": 0}}, "model.layers must be at least 1"),
+        ({"model": {"layers": 0}}, "model.layers must lie in 1..1,048,576, not 0"),
+        ({"model": {"context": 10**9}}, "model.context must lie in 1..1,048,576, not 1000000000"),
         ({"model": {"dropout": 1.0}}, "model.dropout must lie in"),
         ({"model": {"dropout": -0.1}}, "model.dropout must lie in"),
         ({"model": {"norm": "batch"}}, "model.norm must be one of layer, rms; found 'batch'"),

@@ -12,7 +12,7 @@ import click
 from whence import __version__
 from whence.course.commands import course
 from whence.course.record import course_record
-from whence.errors import WhenceError
+from whence.errors import WhenceError, out_of_memory
 from whence.lab.commands import claims, grade
 
 CORPUS_HELP = "Corpus instead of the recipe's: world, lahman or course:FOLDER."
@@ -21,17 +21,19 @@ CORPUS_HELP = "Corpus instead of the recipe's: world, lahman or course:FOLDER."
 class Commands(click.Group):
     """Every known error is one sentence on stderr and exit code 2."""
 
-    def invoke(self, context: click.Context) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().invoke(context)
+            return super().main(*args, **kwargs)
         except WhenceError as error:
-            click.echo(f"whence: {error}", err=True)
-            context.exit(2)
-        except BrokenPipeError:
-            raise  # `whence ls | head`: click ends quietly
-        except OSError as error:
-            click.echo(f"whence: {error.filename or 'disk'}: {error.strerror or error}", err=True)
-            context.exit(2)
+            sentence = str(error)
+        except OSError as error:  # of a broken pipe (`whence ls | head`) click takes care
+            sentence = f"{error.filename or 'disk'}: {error.strerror or error}"
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            sentence = "not enough memory: a smaller model, context or batch needs less"
+        click.echo(f"whence: {sentence}", err=True)
+        sys.exit(2)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

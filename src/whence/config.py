@@ -18,6 +18,7 @@ import tomli_w
 from whence.errors import WhenceError
 
 Positions = Literal["auto", "learned", "rope", "none"]
+LARGEST = 1 << 20  # of any size of a model: beyond it is a slip of the pen, not a small transformer
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "context"):
-            if getattr(self, name) < 1:
-                raise WhenceError(f"model.{name} must be at least 1, not {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise WhenceError(
+                    f"model.{name} must lie in 1..{LARGEST:,}, not {getattr(self, name)}"
+                )
         if self.width % self.heads:
             raise WhenceError(
                 f"model.width = {self.width} is not a multiple of model.heads = {self.heads}"

@@ -153,14 +153,27 @@ def test_the_same_sentences_from_real_processes(recipe_path: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_full_output_is_one_sentence(finished: Path) -> None:
-    command = [sys.executable, "-m", "whence.cli", "ask", str(finished), NAMES[0]]
+@pytest.mark.parametrize("what", ["ask", "help"])
+def test_a_full_output_is_one_sentence(finished: Path, what: str) -> None:
+    arguments = {"ask": ["ask", str(finished), NAMES[0]], "help": ["--help"]}[what]
+    command = [sys.executable, "-m", "whence.cli", *arguments]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False
         )
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr and "No space left on device" in done.stderr
+    assert done.returncode == 2
+    assert done.stderr == "whence: disk: No space left on device\n"
+
+
+def more_than_there_is(*_: object) -> None:
+    torch.empty(1 << 60, dtype=torch.uint8)  # beyond any address space: torch's own error
+
+
+def test_no_memory_is_one_sentence(
+    recipe_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whence.pipeline.begin", more_than_there_is)
+    refused(call("train", recipe_path, "--out", tmp_path / "run"), "not enough memory")
 
 
 @pytest.mark.slow
