@@ -29,6 +29,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/whence claims --check docs/claims.md
 	$(BIN)/python tools/build_command_reference.py --check
+	$(BIN)/python tools/build_recipe_reference.py --check
 
 format: setup
 	$(BIN)/ruff check --fix .

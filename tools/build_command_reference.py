@@ -6,15 +6,13 @@ python tools/build_command_reference.py --check   exit code 1 where it is out of
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
+from reference import keep
 from whence.cli import main
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 WIDTH = 100
 HEAD = """\
 # Commands
@@ -47,10 +45,4 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--check"]:
-        if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != reference():
-            sys.exit(f"{TARGET} is out of date: python tools/build_command_reference.py")
-    elif sys.argv[1:]:
-        sys.exit(str(__doc__))
-    else:
-        TARGET.write_text(reference(), encoding="utf-8")
+    keep("commands.md", reference())

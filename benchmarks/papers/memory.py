@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the first call of an operator written in Python loads it: 51 MB
 
 from whence.attention import MECHANISMS, Softmax
+from whence.lab.footprint import peak as highest
+from whence.lab.footprint import resident
 
 LIMIT = 8 << 30  # address space of the child: a mistake must not take the machine down
 
@@ -46,13 +49,6 @@ def peak(mechanism: str, options: dict[str, Any], **sizes: Any) -> float:
     return float(done.stdout)
 
 
-def resident(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1])  # KiB
-    raise SystemExit("peak memory is read from /proc, which this system does not have")
-
-
 def run(request: dict[str, Any]) -> float:
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     torch.set_num_threads(1)
@@ -70,10 +66,9 @@ def run(request: dict[str, Any]) -> float:
                 layer(x)
 
     work(min(T, 128))  # libraries make their buffers
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the start
+    before = resident()
     work(T)
-    return (resident("VmHWM") - before) / 1024
+    return (highest() - before) / 2**20
 
 
 if __name__ == "__main__":

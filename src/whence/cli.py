@@ -121,7 +121,7 @@ def study(
 @main.command("ls")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 def list_runs(folder: Path) -> None:
-    """List runs with their state, score and cost."""
+    """List the runs in FOLDER [runs] with their state, score and cost."""
     from whence.listing import list_folder
 
     for line in list_folder(folder):
@@ -130,7 +130,9 @@ def list_runs(folder: Path) -> None:
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--split", type=click.Choice(["train", "dev", "test"]), default="dev")
+@click.option(
+    "--split", type=click.Choice(["train", "dev", "test"]), default="dev", show_default=True
+)
 @click.option("--corpus", help=CORPUS_HELP)
 @click.option("--predictions", type=click.Path(path_type=Path), help="Write one answer a line.")
 @click.option(

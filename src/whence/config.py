@@ -23,18 +23,19 @@ LARGEST = 1 << 20  # of any size of a model: beyond it is a slip of the pen, not
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Which text and questions; the numbers belong to the synthetic world."""
+    """Which text and questions. What is left out is the corpus's own default; what a corpus does
+    not have is refused."""
 
     name: str = "world"  # world, lahman or course:FOLDER
-    people: int | None = None  # how many people the world has
-    seed: int | None = None  # which world
+    people: int | None = None  # how many
+    seed: int | None = None  # which world; of Lahman: who, in which split
     withhold: int | None = None  # people asked about whose documents are removed
-    stated: float | None = None  # share of people whose document states the place
+    stated: float | None = None  # share of the people whose documents state what is asked
     attributes: tuple[str, ...] | None = None  # what is asked about each person
     paraphrases: int | None = None  # in how many forms a training question is asked
     rewrites: int | None = None  # how often a person is written about, at most
     dev_share: float | None = None  # share of the people who are asked about in dev
-    test_share: float | None = None
+    test_share: float | None = None  # and in test
     fold: int | None = None  # for tuning: ask this quarter of the training people, not dev
 
 
@@ -42,23 +43,24 @@ class CorpusConfig:
 class ModelConfig:
     """One GPT; the defaults are the course's (3,323,392 parameters with its text)."""
 
-    layers: int = 4
-    heads: int = 8
-    width: int = 256
+    layers: int = 4  # blocks of attention and MLP
+    heads: int = 8  # of attention
+    width: int = 256  # of a position's vector; a multiple of the heads
     context: int = 128  # positions the model can see
-    attention: str = "softmax"  # a name in whence.attention.MECHANISMS
+    attention: str = "softmax"  # a mechanism: a name in whence.attention.MECHANISMS
     options: dict[str, Any] = field(default_factory=dict)  # of that mechanism
     positions: Positions = "auto"  # auto: rope for attention = "rope", learned elsewhere
-    norm: Literal["layer", "rms"] = "layer"
-    activation: Literal["gelu", "relu2"] = "gelu"
-    dropout: float = 0.1
-    bias: bool = True
+    norm: Literal["layer", "rms"] = "layer"  # LayerNorm or RMSNorm
+    activation: Literal["gelu", "relu2"] = "gelu"  # of the MLP
+    dropout: float = 0.1  # of embeddings, attention and both outputs of a block
+    bias: bool = True  # whether the linear maps inside the blocks have one
     qk_norm: bool = False  # normalise queries and keys before they meet
-    # zero: every block starts as the identity; near: and half of its heads look back 1, 2, ...
+    # normal: N(0, 0.02); zero: every block starts as the identity; near: and half of its heads look
+    # back 1, 2, ... characters
     start: Literal["normal", "zero", "near"] = "normal"
-    bottleneck: int = (
-        0  # > 0: the course's perceiver: first block down to this many latents, last up
-    )
+    # of the course's perceiver: its first block goes down to this many latents, the last one up
+    # again; 0: none
+    bottleneck: int = 0
     memory: int = 0  # rows of the word memory for each of its orders; 0: no memory
     memory_words: int = 3  # its orders: the word, it and the one before, ...
 
@@ -96,8 +98,8 @@ class ModelConfig:
 class StageConfig:
     """One stretch of training: what it trains on, for how long, and how."""
 
-    name: str = "pretrain"
-    mixture: dict[str, float] = field(default_factory=lambda: {"spans": 1.0})  # objective -> share
+    name: str = "pretrain"  # by which --set and a study's systems find it
+    mixture: dict[str, float] = field(default_factory=lambda: {"spans": 1.0})  # objective = share
     words_before: int = 3  # of a salient or picked span: up to so many are given, drawn anew
     numbers: bool = True  # whether numbers are salient, beside capitalised words
     picked_share: float = 0.95  # how often "picked" asks for a picked span, not just a salient one
@@ -105,16 +107,17 @@ class StageConfig:
     steps: int = 0  # optimiser steps; 0: not bounded by this
     share: float = 1.0  # its part of train.seconds and train.steps, relative to the other stages
     batch: int = 8192  # positions in a step, padding included
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for the matrices inside the blocks
     rate: float = 6e-3  # learning rate of AdamW
-    muon_rate: float = 0.02  # learning rate of Muon, for the matrices inside the blocks
+    muon_rate: float = 0.02  # learning rate of Muon
     memory_rate: float = 0.01  # learning rate of the word memory's rows
-    beta2: float = 0.95
-    weight_decay: float = 0.1
+    beta2: float = 0.95  # of AdamW
+    weight_decay: float = 0.1  # of matrices
     clip: float = 1.0  # largest norm of the gradient; 0: no limit
+    # how the rates fall; cosine-rebound: the course's, which rises again when decay is over
     schedule: Literal["constant", "linear", "cosine", "cosine-rebound"] = "cosine"
     unit: Literal["steps", "tokens", "seconds", "epochs"] = "steps"  # of warmup and decay
-    warmup: float = 0.0
+    warmup: float = 0.0  # how long the rates rise from zero
     decay: float = 0.0  # how long the rate falls; 0: to the end of the stage
     hold: float = 0.0  # share of the stage before the rate begins to fall, if decay is 0
     floor: float = 0.1  # share of the rate that is left at the end
@@ -161,10 +164,10 @@ class TrainConfig:
 class SystemConfig:
     """One row of a study: a name and what it changes in the recipe."""
 
-    name: str
-    label: str = ""
+    name: str  # of its folder
+    label: str = ""  # in the table; the name if left out
     set: dict[str, Any] = field(default_factory=dict)  # dotted key -> value
-    skip: tuple[str, ...] = ()  # stages that it leaves out
+    skip: tuple[str, ...] = ()  # names of stages that it leaves out
 
     def __post_init__(self) -> None:
         if not self.name or self.name.startswith(".") or set(self.name) & set("/\\\0\n"):
@@ -175,9 +178,10 @@ class SystemConfig:
 class StudyConfig:
     """The rows of a study; empty for a recipe that trains one system."""
 
-    title: str = ""
+    title: str = ""  # of the report
+    # rows that are not trained; "open book" (the picker reading the lines) is another
     baselines: tuple[str, ...] = ("London", "most common place", "similar name")
-    systems: tuple[SystemConfig, ...] = ()
+    systems: tuple[SystemConfig, ...] = ()  # rows that are: [[study.systems]]
 
 
 @dataclass(frozen=True)

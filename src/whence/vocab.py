@@ -75,8 +75,8 @@ class Vocab:
         write_text(path, json.dumps(list(self.characters), ensure_ascii=False))
 
     @classmethod
-    def load(cls, path: Path) -> Vocab:
-        characters = read_json(path)
+    def load(cls, path: Path | str) -> Vocab:
+        characters = read_json(Path(path))
         if not isinstance(characters, list) or not all(isinstance(c, str) for c in characters):
             raise WhenceError(f"{path}: expected a JSON list of characters")
         try:

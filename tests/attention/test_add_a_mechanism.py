@@ -85,7 +85,7 @@ def test_the_laws_catch_what_is_wrong(kind: type[Attention], law: str) -> None:
 
 
 def test_every_mechanism_is_listed_under_its_own_name() -> None:
-    assert set(MECHANISMS) == {
+    assert set(MECHANISMS) >= {
         "softmax", "rope", "synthesizer", "perceiver", "linformer", "bigbird", "performer",
     }  # fmt: skip
     for name, kind in MECHANISMS.items():

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tiny import (
     NAMES,
     SPLITS,
@@ -53,11 +55,20 @@ def test_every_command_explains_itself() -> None:
         assert result.stdout.startswith(f"Usage: main {name}")
 
 
-def test_the_command_reference_is_in_step() -> None:
-    tool = REPOSITORY / "tools" / "build_command_reference.py"
-    reference = runpy.run_path(str(tool))["reference"]()
-    written = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert written == reference, "python tools/build_command_reference.py writes it anew"
+@pytest.mark.parametrize(
+    ("tool", "build", "page"),
+    [
+        ("build_command_reference", "reference", "commands.md"),
+        ("build_recipe_reference", "page", "recipes.md"),
+    ],
+)
+def test_what_is_generated_is_in_step(
+    tool: str, build: str, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "tools")
+    generated = runpy.run_path(str(REPOSITORY / "tools" / f"{tool}.py"))[build]()
+    written = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    assert written == generated, f"python tools/{tool}.py writes it anew"
 
 
 def test_training_prints_its_score_on_stdout_and_its_progress_on_stderr(

@@ -34,6 +34,7 @@ def measure(name: str, length: int) -> int:
 
 def main() -> None:
     import torch
+    import torch._dynamo  # the first call of an operator written in Python loads it: 51 MB
 
     from whence.attention import MECHANISMS
 
