@@ -147,6 +147,18 @@ def test_a_question_that_fills_the_context_gets_one_character() -> None:
     assert len(answer.text) <= 1
 
 
+def test_the_synthesizer_s_missing_column_shortens_what_is_seen() -> None:
+    options = {"form": "course", "columns": CONTEXT - 1}
+    model = build(attention="synthesizer", options=options)
+    assert model.context == CONTEXT - 1
+    for length in range(CONTEXT - 30, CONTEXT - 1):
+        question = "a" * (length - 1) + "?"
+        (answer,) = answer_questions(model, VOCAB, [question])
+        assert len(answer.text) <= model.context - length
+    with pytest.raises(WhenceError, match=f"the model sees {CONTEXT - 2}"):
+        answer_questions(model, VOCAB, ["a" * (CONTEXT - 2) + "?"])
+
+
 def test_asking_leaves_the_model_as_it_was() -> None:
     model = build(dropout=0.5)
     model.train()
@@ -182,6 +194,11 @@ def test_names_become_questions() -> None:
     asked = [NAMES[0], f"Where was {NAMES[1]} born?"]
     assert [a.question for a in answerer.ask(asked)] == [f"Where was {n} born?" for n in NAMES[:2]]
     assert as_question("What is it ?") == "What is it ?"
+    assert as_question("  Ada Dunn\t") == "Where was Ada Dunn born?"
+    assert as_question("Where was Ada Dunn born? ") == "Where was Ada Dunn born?"
+    for nothing in ("", "  "):
+        with pytest.raises(WhenceError, match="neither a name nor a question"):
+            as_question(nothing)
     for lost in ("Where was Ada Dunn born", " When was Ada Dunn born "):
         with pytest.raises(WhenceError, match=r"has no question mark; did you mean '.* born\?'"):
             as_question(lost)

@@ -24,6 +24,7 @@ from whence.config import (
     from_table,
     load_recipe,
     parse_value,
+    renamed,
     to_table,
     to_toml,
 )
@@ -140,6 +141,23 @@ def test_a_value_of_a_wrong_type_is_refused_for_every_key(section: str, kind: An
         for value in WRONG_VALUES.get(plain, [object(), 3]):
             with pytest.raises(WhenceError, match=rf"{section}\.{name} must be"):
                 from_table({section: {name: value}})
+
+
+def test_another_corpus_keeps_what_it_has_in_common(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('[corpus]\nname = "world"\npeople = 300\nfold = 1\n[train]\nsteps = 1\n')
+    same = load_recipe(path, corpus="world").corpus
+    assert same == CorpusConfig(people=300, fold=1)
+    other = load_recipe(path, ["corpus.withhold=3"], corpus="course:x").corpus
+    assert other == CorpusConfig(name="course:x", fold=1, withhold=3)
+    assert renamed(same, "lahman") == CorpusConfig(name="lahman", fold=1)
+    assert renamed(CorpusConfig(name="course:x", withhold=3), "course:y").withhold == 3
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"\xef\xbb\xbfseed = 4\n[train]\nsteps = 1\n")
+    assert load_recipe(path).seed == 4
 
 
 @pytest.mark.parametrize(

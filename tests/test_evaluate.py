@@ -19,6 +19,8 @@ from whence.evaluate import (
     BASELINES,
     baseline,
     check_answers,
+    for_each_attribute,
+    grouped_interval,
     interval,
     london,
     most_common_place,
@@ -200,6 +202,33 @@ def test_what_is_stated_is_about_the_attribute_that_is_asked() -> None:
     assert asked and all(said[q.text] == world.states(q) for q in asked)
     people = {person.name: person.stated for person in world.people()}
     assert any(said[q.text] != people[q.name] for q in asked)
+
+
+@pytest.mark.parametrize("name", ["most common place", "similar name"])
+def test_a_baseline_guesses_each_attribute_by_itself(name: str) -> None:
+    both = load_corpus("world", people=300, attributes=("birth place", "field"), seed=1)
+    guessed = {r["question"]: r["answer"] for r in baseline(name, both, "dev")}
+    for attribute in ("birth place", "field"):
+        alone = load_corpus("world", people=300, attributes=(attribute,), seed=1)
+        for record in baseline(name, alone, "dev"):
+            assert guessed[record["question"]] == record["answer"]
+
+
+def test_what_training_never_asked_is_guessed_from_all_of_it() -> None:
+    guess = for_each_attribute(most_common_place, ask(A="Rome", B="Rome", C="Oslo"))
+    assert guess([Question("What town is D from?", None, "D", "")]) == ["Rome"]
+
+
+def test_an_interval_of_groups() -> None:
+    # Groups of one are the plain interval; groups that agree count as one answer each.
+    alone = grouped_interval([(1, 1)] * 30 + [(0, 1)] * 70)
+    assert alone == pytest.approx(interval(30, 100), abs=1.01)
+    agreeing = grouped_interval([(7, 7)] * 30 + [(0, 7)] * 70)
+    assert agreeing == pytest.approx(alone, abs=1.01)
+    mixed = grouped_interval([(3, 7)] * 50 + [(4, 7)] * 50)
+    assert mixed[1] - mixed[0] < 5
+    assert grouped_interval([(0, 3)] * 20) == interval(0, 20)
+    assert grouped_interval([(3, 3)] * 20) == interval(20, 20)
 
 
 def test_no_score_is_claimed_where_answers_are_missing() -> None:

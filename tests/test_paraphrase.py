@@ -76,6 +76,21 @@ def test_the_table_names_what_was_never_heard() -> None:
     assert lines[-3].startswith("trained forms: 100.0 % right")
 
 
+@pytest.mark.usefixtures("knows_two_forms")
+def test_a_question_of_a_form_of_its_own_is_left_out_and_counted() -> None:
+    corpus = TinyCorpus()
+    odd = Question("What town is Bob Ray from?", "Bath", "", "")
+    dev = [*corpus.questions("dev"), odd]
+    more = TinyCorpus(questions={**{s: corpus.questions(s) for s in SPLITS}, "dev": dev})
+    result, plain = asked(more, ALPHABET + odd.text), asked(corpus, ALPHABET)
+    assert result.pop("unrecognised") == 1 and plain.pop("unrecognised") == 0
+    assert result == plain
+    assert "left out: 1 questions" in paraphrase.table({**result, "unrecognised": 1})
+    only = TinyCorpus(questions={**{s: corpus.questions(s) for s in SPLITS}, "dev": [odd]})
+    with pytest.raises(WhenceError, match="no question that has other forms"):
+        asked(only, ALPHABET + odd.text)
+
+
 def test_without_answers_nothing_is_compared() -> None:
     unknown = {
         split: [Question(f"Where was {name} born?", None, name) for name in names]

@@ -42,7 +42,8 @@ def test_lines_come_every_few_seconds_only() -> None:
     assert len(stream.getvalue().splitlines()) == 2
 
 
-def test_on_a_terminal_one_line_that_is_rewritten() -> None:
+def test_on_a_terminal_one_line_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     progress = Progress("run", stream, every=0)
     progress.update(**SHOWN, force=True)
@@ -54,6 +55,13 @@ def test_on_a_terminal_one_line_that_is_rewritten() -> None:
     assert "dev -" in text and "? left" in text
     assert text.count("\n") == 1 and text.endswith("a line that stays\n")
     assert text.split("\r")[-1] == "a line that stays\n"
+
+
+def test_a_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    stream = Terminal()
+    Progress("a title that is long", stream, every=0).update(**SHOWN, force=True)
+    assert len(stream.getvalue().strip("\r")) == 49
 
 
 def test_it_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

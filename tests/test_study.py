@@ -85,6 +85,9 @@ def test_a_finished_study_is_not_run_again(
     again = run_study(tiny_study(course), folder, "whence study tiny.toml")
     keep = [{k: v for k, v in s.items() if k != "seconds"} for s in study["systems"]]
     assert keep == [{k: v for k, v in s.items() if k != "seconds"} for s in again["systems"]]
+    # It still began when it began, took what it took, and was made by what made it.
+    assert again["started"] == study["started"] and again["seconds"] >= study["seconds"] > 0
+    assert again["versions"] == study["versions"] and again["machine"] == study["machine"]
 
 
 def test_a_stopped_study_goes_on_where_it_stopped(
@@ -168,6 +171,8 @@ def test_skipping_a_stage_does_not_lengthen_the_others(course: Path) -> None:
     (system,) = tiny_study(course, systems=systems).study.systems
     row = system_config(config, system)
     assert row.train.seconds == 25.0 and row.train.steps == 100
+    short = recipe(train={"seconds": 100.0, "steps": 1}, stages=stages)
+    assert system_config(short, system).train.steps == 1  # none would be no bound
     assert [stage.name for stage in row.stages] == ["finetune"]
 
 

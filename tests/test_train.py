@@ -280,7 +280,7 @@ def test_without_a_compiler_one_line_and_on(
 
     monkeypatch.setattr(torch, "compile", broken)
     stream = io.StringIO()
-    config = recipe(train={"compile": "auto", "evaluations": 0, "threads": 1})
+    config = recipe(train={"compile": "auto", "evaluations": 0, "threads": 1}, model__memory=64)
     corpus = TinyCorpus()
     vocab = Vocab.from_text(corpus.vocabulary_text())
     model = build_model(config, vocab)
@@ -290,6 +290,11 @@ def test_without_a_compiler_one_line_and_on(
     said = [line for line in stream.getvalue().splitlines() if "compile" in line]
     assert len(said) == 1 and "going on without it" in said[0]
     assert (message.partition("\n")[0] or "RuntimeError") in said[0]
+    # The trial was not a step: the memory counts as it would without a compiler.
+    plain = recipe(train={"evaluations": 0, "threads": 1}, model__memory=64)
+    never_tried, _ = train_tiny(tmp_path / "plain", plain)
+    assert model.memory is not None and never_tried.memory is not None
+    assert torch.equal(model.memory.written, never_tried.memory.written)
 
 
 @pytest.mark.slow

@@ -59,6 +59,12 @@ class TinyCorpus:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
 
+    def states(self, question: Question) -> bool | None:
+        return True
+
+    def place_of(self, split: Split, number: int) -> str:
+        return f"{split} question {number + 1}"
+
 
 def write_course(folder: Path, answers: Mapping[str, str] = BORN) -> Path:
     """The same people as files of the course; `answers` may lie about dev and test."""

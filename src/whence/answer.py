@@ -177,8 +177,11 @@ class Answerer:
 
 def as_question(text: str) -> str:
     """A name becomes the course's question; a question that lost its mark is refused."""
-    if text.rstrip().endswith("?"):
+    text = text.strip()
+    if not text:
+        raise WhenceError("there is neither a name nor a question to ask")
+    if text.endswith("?"):
         return text
-    if recognise(f"{text.strip()}?")[0]:
-        raise WhenceError(f"{text!r} has no question mark; did you mean {text.strip() + '?'!r}?")
+    if recognise(f"{text}?")[0]:
+        raise WhenceError(f"{text!r} has no question mark; did you mean {text + '?'!r}?")
     return f"Where was {text} born?"

@@ -189,10 +189,14 @@ def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: i
             known = ", ".join(OBJECTIVES)
             raise WhenceError(f"unknown objective {name!r} in a mixture; known: {known}")
         items = _items(corpus, name)
-        _refuse_unknown_characters(name, items, vocab)
-        for item in items:
-            if isinstance(item, Question):
+        if name != "questions":
+            _refuse_unknown_characters(name, items, vocab)
+            continue
+        for number, item in enumerate(items):
+            try:
                 QuestionAnswer(block).draw(item, vocab, random.Random(0))
+            except WhenceError as error:
+                raise WhenceError(f"{corpus.place_of('train', number)}: {error}") from None
 
 
 def make_objective(

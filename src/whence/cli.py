@@ -15,6 +15,7 @@ from whence.course.record import course_record
 from whence.errors import WhenceError, out_of_memory
 from whence.lab.commands import claims, grade
 
+EXPORTED = ("model.safetensors", "config.json", "vocab.json")
 CORPUS_HELP = "Corpus instead of the recipe's: world, lahman or course:FOLDER."
 
 
@@ -28,6 +29,8 @@ class Commands(click.Group):
             sentence = str(error)
         except OSError as error:  # of a broken pipe (`whence ls | head`) click takes care
             sentence = f"{error.filename or 'disk'}: {error.strerror or error}"
+        except UnicodeEncodeError as error:
+            sentence = f"{error.object[error.start]!r} cannot be written in {error.encoding}"
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
@@ -52,7 +55,7 @@ def train(recipe: Path, out: Path | None, corpus: str | None, changes: tuple[str
     from whence.config import load_recipe
     from whence.pipeline import begin
 
-    config = load_recipe(recipe, _with_corpus(changes, corpus))
+    config = load_recipe(recipe, changes, corpus)
     path = out or _unused(Path("runs") / recipe.stem)
     _finish(begin(config, path))
 
@@ -103,7 +106,7 @@ def study(
     from whence.study import command_line, run_study, table
     from whence.train import Interrupted
 
-    config = load_recipe(recipe, _with_corpus(changes, corpus))
+    config = load_recipe(recipe, changes, corpus)
     folder = out or Path("studies") / recipe.stem
     if out is None and (folder / "study.json").exists():
         folder = _unused(folder)
@@ -221,20 +224,17 @@ def export(run: Path, folder: Path) -> None:
 
     opened = Run.open(run)
     model, vocab = opened.model(), opened.vocab()
+    there = [name for name in EXPORTED if (folder / name).exists()]
+    if there:
+        raise WhenceError(f"{folder} already has {there[0]}; name another folder")
     model.save_pretrained(folder)
     vocab.save(folder / "vocab.json")
-    click.echo(f"{folder}: model.safetensors, config.json, vocab.json")
+    click.echo(f"{folder}: {', '.join(EXPORTED)}")
 
 
 main.add_command(course)
 main.add_command(claims)
 main.add_command(grade)
-
-
-def _with_corpus(changes: tuple[str, ...], corpus: str | None) -> list[str]:
-    if corpus is None:
-        return list(changes)
-    return [*changes, f"corpus.name={json.dumps(corpus, ensure_ascii=False)}"]
 
 
 def _unused(path: Path) -> Path:

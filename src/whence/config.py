@@ -213,16 +213,18 @@ class Config:
 T = TypeVar("T")
 
 
-def load_recipe(path: Path, changes: Sequence[str] = ()) -> Config:
-    """Read a TOML recipe and apply `key=value` changes to it."""
+def load_recipe(path: Path, changes: Sequence[str] = (), corpus: str | None = None) -> Config:
+    """Read a TOML recipe, for another corpus if one is named, and apply `key=value` changes."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a BOM
     except OSError as error:
         raise WhenceError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise WhenceError(f"{path}: not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise WhenceError(f"{path}: {error}") from error
+    if corpus is not None:
+        table["corpus"] = _renamed(table.get("corpus", {}), corpus)
     for change in changes:
         key, separator, text = change.partition("=")
         if not separator or not key.strip():
@@ -234,12 +236,26 @@ def load_recipe(path: Path, changes: Sequence[str] = ()) -> Config:
         raise WhenceError(f"{path}: {error}") from error
 
 
+def renamed(config: CorpusConfig, name: str) -> CorpusConfig:
+    """The same for another corpus: its options stay if it is of the same kind."""
+    return _build(CorpusConfig, _renamed(to_table(config), name), "corpus")
+
+
+def _renamed(corpus: Any, name: str) -> dict[str, Any]:
+    """Options of one kind of corpus mean nothing to another; all kinds have folds."""
+    options = dict(corpus) if isinstance(corpus, Mapping) else {}
+    before = str(options.get("name", CorpusConfig.name))
+    if before.partition(":")[0] != name.partition(":")[0]:
+        options = {key: value for key, value in options.items() if key == "fold"}
+    return {**options, "name": name}
+
+
 def from_table(table: Mapping[str, Any]) -> Config:
     return _build(Config, table, "")
 
 
 def to_table(config: Any) -> dict[str, Any]:
-    """Only what differs from the defaults in optional fields; TOML has no null."""
+    """All fields but those that are None: TOML has no null."""
     result: dict[str, Any] = {}
     for item in fields(config):
         value = getattr(config, item.name)

@@ -41,6 +41,22 @@ def interval(correct: int, total: int, level: float = 0.95, seed: int = 0) -> tu
     return float(100 * low / total), float(100 * high / total)
 
 
+def grouped_interval(groups: Sequence[tuple[int, int]], seed: int = 0) -> tuple[float, float]:
+    """Bootstrap interval (95 %) of the accuracy, in percent, where answers come in groups.
+
+    `groups`: right answers and questions of each. Answers about one person are not independent of
+    each other, so whole groups are drawn with replacement.
+    """
+    kinds = Counter(groups)
+    right, asked = np.array(list(kinds)).T
+    if right.sum() == 0 or (right == asked).all():
+        return interval(len(groups) if right.sum() else 0, len(groups))
+    chances = np.array(list(kinds.values())) / len(groups)
+    draws = np.random.default_rng(seed).multinomial(len(groups), chances, RESAMPLES)
+    low, high = np.quantile(draws @ right / (draws @ asked), [0.025, 0.975])
+    return float(100 * low), float(100 * high)
+
+
 def score(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Summary of per-question records, as `whence evaluate --json` prints it."""
     correct, total = sum(bool(r["correct"]) for r in records), len(records)
@@ -107,9 +123,6 @@ def record(
     corpus: Corpus,
 ) -> dict[str, Any]:
     known = question.answer is not None
-    # The ledger's word is about the first attribute; what else is asked the corpus has to say.
-    states = getattr(corpus, "states", None)
-    stated = person.stated if person else None
     return {
         "question": question.text,
         "name": question.name,
@@ -117,7 +130,7 @@ def record(
         "answer": answer,
         "correct": answer == question.answer if known else None,
         "probability": probability,
-        "stated": states(question) if person and states else stated,
+        "stated": corpus.states(question) if person else None,  # the ledger's is of one attribute
         "seen": person.seen if person else None,
     }
 
@@ -193,6 +206,30 @@ def similar_name(train: Sequence[Question]) -> Guess:
     return guess
 
 
+def for_each_attribute(
+    fit: Callable[[Sequence[Question]], Guess], train: Sequence[Question]
+) -> Guess:
+    """One guess for each thing that is asked; what training never asked is guessed from all of it.
+
+    Fitted on everything at once, a question for a team would be answered with a city.
+    """
+    known = _answered(train)
+    asked = dict.fromkeys(question.attribute for question in known)
+    guesses = {name: fit([q for q in known if q.attribute == name]) for name in asked}
+
+    def guess(questions: Sequence[Question]) -> list[str]:
+        answers = [""] * len(questions)
+        for attribute in dict.fromkeys(question.attribute for question in questions):
+            places = [i for i, q in enumerate(questions) if q.attribute == attribute]
+            chosen = guesses[attribute] if attribute in guesses else fit(known)
+            given = chosen([questions[place] for place in places])
+            for place, answer in zip(places, given, strict=True):
+                answers[place] = answer
+        return answers
+
+    return guess
+
+
 def open_book(documents: Sequence[Document], train: Sequence[Question]) -> Guess:
     """Tier D: a picker fitted on the training questions reads the asked person's documents.
 
@@ -246,7 +283,7 @@ def baseline(name: str, corpus: Corpus, split: Split) -> list[dict[str, Any]]:
     if name == OPEN_BOOK:
         guesses = open_book(corpus.documents(), train)(questions)
     else:
-        guesses = BASELINES[name](train)(questions)
+        guesses = for_each_attribute(BASELINES[name], train)(questions)
     ledger = ledger_of(corpus)
     return [
         record(question, answer, None, ledger.get(question.name), corpus)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from whence.errors import WhenceError
 
@@ -148,6 +149,16 @@ def is_held(folder: Path) -> bool:
     return False
 
 
+def _lock(stream: TextIO) -> None:
+    """At once, or almost: `is_held` may be looking, which takes it for a moment."""
+    for _ in range(10):
+        with suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)
+    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; a second process is told who has it.
@@ -161,7 +172,7 @@ def exclusive(folder: Path) -> Iterator[None]:
         raise WhenceError(f"cannot write {folder}: {error.strerror or error}") from error
     with stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(stream)
         except OSError:
             stream.seek(0)
             owner = stream.read().strip() or "another process"

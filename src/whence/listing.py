@@ -16,25 +16,34 @@ def list_folder(folder: Path) -> list[str]:
     runs = sorted(config.parent for config in folder.rglob("config.toml"))
     if not runs:
         return [f"no runs in {folder}"]
-    rows = [("run", "state", "dev", "training", "steps"), *(_row(run, folder) for run in runs)]
+    rows = [("run", "state", "dev", "training", "steps")]
+    remarks = []
+    for run in runs:
+        name = str(run.relative_to(folder)) if run != folder else run.name
+        try:
+            rows.append((name, *_columns(run)))
+        except (WhenceError, KeyError, TypeError) as error:  # the others are still worth listing
+            rows.append((name, "damaged", "-", "-", "-"))
+            remarks.append(f"{error}" if isinstance(error, WhenceError) else f"{run} is damaged")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
+    lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+    return lines + remarks
 
 
-def _row(run: Path, folder: Path) -> tuple[str, str, str, str, str]:
-    name = str(run.relative_to(folder)) if run != folder else run.name
+def _columns(run: Path) -> tuple[str, str, str, str]:
+    """State, score, time and steps of a run."""
     if (run / "evaluation.json").exists():
         result = read_fields(run / "evaluation.json", "accuracy", "seconds", "steps")
         score = f"{result['accuracy']:.1f} %"
-        return name, "finished", score, clock(result["seconds"]), str(result["steps"])
+        return "finished", score, clock(result["seconds"]), str(result["steps"])
     metrics = read_lines(run / "metrics.jsonl")
     scores = [record["accuracy"] for record in metrics if "accuracy" in record]
     last = metrics[-1] if metrics else {"seconds": 0.0, "step": 0}
     score = f"{scores[-1]:.1f} %" if scores else "-"
-    return name, _state(run), score, clock(last["seconds"]), str(last["step"])
+    return _state(run), score, clock(last["seconds"]), str(last["step"])
 
 
 def _state(run: Path) -> str:

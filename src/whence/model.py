@@ -190,7 +190,7 @@ class GPT(nn.Module):
             )
         if self.positions is not None:
             self.embedding.weight[:, :d] = 0.0  # room for the waves, which are to be heard
-            self.positions[:, :d] = waves(self.context, d)
+            self.positions[:, :d] = waves(len(self.positions), d)
         if self.latents is not None:
             self.latents[..., :d] = waves(self.latents.shape[1], d)
         for number, block in enumerate(self.layers()):
@@ -205,7 +205,8 @@ class GPT(nn.Module):
 
     @property
     def context(self) -> int:
-        return self.config.context
+        """Positions that all blocks see: the course's synthesizer has no weights for the last."""
+        return min(block.attention.context for block in self.layers())
 
     def is_finite(self) -> bool:
         """Whether no weight is NaN or infinite, as a training with too high a rate leaves them."""

@@ -8,6 +8,7 @@ same words as the form that dev and test use, is what a score on one form cannot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -15,48 +16,61 @@ from whence.answer import answer_questions
 from whence.corpus.base import Corpus, Question, Split
 from whence.corpus.questions import QUESTIONS
 from whence.errors import WhenceError
-from whence.evaluate import interval
+from whence.evaluate import grouped_interval, interval
 from whence.model import GPT
 from whence.vocab import Vocab
 
 
 def ask_in_all_forms(model: GPT, vocab: Vocab, corpus: Corpus, split: Split) -> dict[str, Any]:
-    """Per form right answers and agreement with the first form; over all forms consistency."""
-    people = {(q.attribute, q.name): q for q in corpus.questions(split) if q.answer is not None}
-    if not people:
+    """Per form right answers and agreement with the first that can be asked; over all forms
+    consistency. `unrecognised`: questions whose own form is none of ours, which are left out."""
+    answered = [question for question in corpus.questions(split) if question.answer is not None]
+    if not answered:
         raise WhenceError(f"{corpus.name}, {split}, has no answers to compare with")
-    trained = {question.text for question in corpus.questions("train")}
-    names = [question.name for question in corpus.questions("train")]
-    rows = []
-    given: dict[tuple[str, str], list[str]] = {key: [] for key in people}
-    for attribute in dict.fromkeys(attribute for attribute, _ in people):
-        asked = [question for question in people.values() if question.attribute == attribute]
+    known = [question for question in answered if question.attribute in QUESTIONS]
+    if not known:
+        raise WhenceError(f"{corpus.name}, {split}, has no question that has other forms")
+    train = corpus.questions("train")
+    trained, names = {question.text for question in train}, [question.name for question in train]
+    rows, facts = [], []
+    for attribute in dict.fromkeys(question.attribute for question in known):
+        asked = [question for question in known if question.attribute == attribute]
+        begun = [Fact(str(question.answer)) for question in asked]
+        facts += begun
         for form in QUESTIONS[attribute]:
             if vocab.unknown(form.format(name="")):
                 rows.append({"attribute": attribute, "form": form, "total": 0})
                 continue
-            texts = answers_to(model, vocab, form, asked)
-            for question, text in zip(asked, texts, strict=True):
-                given[attribute, question.name].append(text)
-            same = sum(given[attribute, q.name][0] == t for q, t in zip(asked, texts, strict=True))
-            right = sum(q.answer == t for q, t in zip(asked, texts, strict=True))
             heard = any(form.format(name=name) in trained for name in names)
+            for fact, text in zip(begun, answers_to(model, vocab, form, asked), strict=True):
+                fact.given.append((heard, text))
+            same = sum(fact.given[0][1] == fact.given[-1][1] for fact in begun)
+            right = sum(fact.given[-1][1] == fact.answer for fact in begun)
             rows.append(
                 {
                     "attribute": attribute,
                     "form": form,
                     "trained": heard,
                     "same": 100 * same / len(asked),
-                    **share(right, len(asked)),
+                    **share(right, len(asked), interval(right, len(asked))),
                 }
             )
     return {
         "split": split,
+        "unrecognised": len(answered) - len(known),
         "forms": rows,
-        "trained": together(rows, trained=True),
-        "unheard": together(rows, trained=False),
-        **consistency(list(given.values())),
+        "trained": together(facts, heard=True),
+        "unheard": together(facts, heard=False),
+        **consistency([[text for _, text in fact.given] for fact in facts]),
     }
+
+
+@dataclass
+class Fact:
+    """What was asked for, and per form whether training had it and what was said."""
+
+    answer: str
+    given: list[tuple[bool, str]] = field(default_factory=list)
 
 
 def answers_to(model: GPT, vocab: Vocab, form: str, asked: Sequence[Question]) -> list[str]:
@@ -64,18 +78,25 @@ def answers_to(model: GPT, vocab: Vocab, form: str, asked: Sequence[Question]) -
     return [answer.text for answer in answer_questions(model, vocab, prompts)]
 
 
-def share(right: int, total: int) -> dict[str, Any]:
-    low, high = interval(right, total)
+def share(right: int, total: int, bounds: tuple[float, float]) -> dict[str, Any]:
     accuracy = 100 * right / total
-    return {"correct": right, "total": total, "accuracy": accuracy, "interval": [low, high]}
+    return {"correct": right, "total": total, "accuracy": accuracy, "interval": list(bounds)}
 
 
-def together(rows: Sequence[dict[str, Any]], trained: bool) -> dict[str, Any] | None:
-    """The forms that training had, or those that it had not; None where there are none."""
-    kept = [row for row in rows if row["total"] and row["trained"] == trained]
-    if not kept:
+def together(facts: Sequence[Fact], heard: bool) -> dict[str, Any] | None:
+    """The forms that training had, or those that it had not; None where there are none.
+
+    Forms of one fact are not independent of each other: the interval is over facts.
+    """
+    groups = []
+    for fact in facts:
+        said = [text for trained, text in fact.given if trained == heard]
+        if said:
+            groups.append((said.count(fact.answer), len(said)))
+    if not groups:
         return None
-    return share(sum(row["correct"] for row in kept), sum(row["total"] for row in kept))
+    right, total = (sum(column) for column in zip(*groups, strict=True))
+    return share(right, total, grouped_interval(groups))
 
 
 def consistency(answers: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -103,6 +124,8 @@ def table(asked: dict[str, Any]) -> str:
                 f"{kind} forms: {asked[kind]['accuracy']:.1f} % right "
                 f"(95 % interval {low:.1f} - {high:.1f})"
             )
+    if asked["unrecognised"]:
+        lines.append(f"left out: {asked['unrecognised']} questions of a form of their own")
     lines.append(
         f"all forms agree for {asked['consistent']:.1f} % of the facts, "
         f"{asked['agreeing pairs']:.1f} % of the pairs of forms"

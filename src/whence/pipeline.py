@@ -10,7 +10,7 @@ from typing import Any
 
 from whence.answer import read_prompt
 from whence.batches import check_mixture
-from whence.config import Config, CorpusConfig, to_table
+from whence.config import Config, CorpusConfig, renamed, to_table
 from whence.corpus import load_corpus
 from whence.corpus.base import Corpus, Split
 from whence.corpus.fold import FoldedCorpus
@@ -41,13 +41,13 @@ def check(config: Config, corpus: Corpus | None = None) -> None:
     """Refuse now what would stop the recipe later; `corpus` saves loading its corpus again."""
     corpus = corpus or open_corpus(config.corpus)
     vocab = make_vocab(corpus)
-    build_model(config, vocab)
+    sees = build_model(config, vocab).context
     for stage in config.stages:
         check_mixture(corpus, vocab, stage.mixture, config.model.context)
     check_answers(corpus.questions("dev"), f"{corpus.name}, dev")
-    check_prompts(corpus, "dev", vocab, config.model.context)
+    check_prompts(corpus, "dev", vocab, sees)
     if has_test(corpus):
-        check_prompts(corpus, "test", vocab, config.model.context)
+        check_prompts(corpus, "test", vocab, sees)
 
 
 def has_test(corpus: Corpus) -> bool:
@@ -64,8 +64,7 @@ def check_prompts(corpus: Corpus, split: Split, vocab: Vocab, context: int) -> N
         try:
             read_prompt(question.text, vocab, context)
         except WhenceError as error:
-            place = getattr(corpus, "place_of", None)
-            raise WhenceError(f"{place(split, number)}: {error}" if place else str(error)) from None
+            raise WhenceError(f"{corpus.place_of(split, number)}: {error}") from None
 
 
 def begin(config: Config, path: Path) -> Run:
@@ -90,6 +89,7 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
     """Train to the end, from wherever the run stands, and score the dev questions."""
     with run.held():
         if run.finished:
+            run.forget_training()  # a kill may have come right before it
             return read_fields(run.path / "evaluation.json", *SCORED)
         corpus = open_corpus(run.config.corpus)
         if not (run.path / "vocab.json").exists():
@@ -136,7 +136,7 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             )
         write_lines(run.path / "answers.jsonl", answers)
         write_json(run.path / "evaluation.json", result)  # last: its presence means finished
-        run.finish(model, vocab)
+        run.forget_training()
         progress.say(
             f"{title or run.path.name}: {result['correct']} of {result['total']} right "
             f"({result['accuracy']:.1f} %) after {clock(spent.seconds)}"
@@ -176,6 +176,6 @@ def paraphrase_run(path: Path, split: str, corpus_name: str | None = None) -> di
 def _asked(path: Path, split: str, corpus_name: str | None) -> tuple[Run, Corpus, Split]:
     """The run, the corpus that it is asked about (its own, or another), and the split."""
     run = Run.open(path)
-    config = CorpusConfig(name=corpus_name) if corpus_name else run.config.corpus
+    config = run.config.corpus if corpus_name is None else renamed(run.config.corpus, corpus_name)
     asked: Split = "train" if split == "train" else "test" if split == "test" else "dev"
     return run, open_corpus(config), asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -58,6 +59,8 @@ class Progress:
             self._rewrite("")
 
     def _rewrite(self, line: str) -> None:
+        # A line that wraps could not be written over: the return goes to its last row only.
+        line = line[: shutil.get_terminal_size().columns - 1]
         # Blanks over what a longer line left; a carriage return instead of a line end.
         self.stream.write("\r" + line.ljust(self.width) + ("\r" if not line else ""))
         self.stream.flush()

@@ -121,12 +121,12 @@ class Run:
         state: dict[str, Any] = load_tensors(path)
         return state
 
-    def finish(self, model: GPT, vocab: Vocab) -> None:
-        """Keep the weights, in a form that needs no pickle."""
-        self.save_model(model, vocab)
+    def forget_training(self) -> None:
+        """Of a finished run: what only resuming needed."""
         (self.path / TRAINING).unlink(missing_ok=True)
 
     def save_model(self, model: GPT, vocab: Vocab) -> None:
+        """Keep the weights, in a form that needs no pickle."""
         vocab.save(self.path / "vocab.json")
         model.save_pretrained(self.path / WEIGHTS)
 

@@ -18,7 +18,7 @@ from whence.evaluate import baseline, check_answers, check_baseline, score
 from whence.files import exclusive, read_fields, read_lines, write_json, write_text
 from whence.pipeline import SCORED, begin, carry_out, check, open_corpus, with_full_path
 from whence.progress import Progress, clock
-from whence.run import Run, machine, versions
+from whence.run import Run
 
 SPLIT: Split = "dev"
 
@@ -36,7 +36,8 @@ def system_config(config: Config, system: SystemConfig) -> Config:
         whole = sum(stage["share"] for stage in table["stages"])
         left = sum(stage["share"] for stage in kept)
         table["train"]["seconds"] *= left / whole
-        table["train"]["steps"] = round(table["train"]["steps"] * left / whole)
+        if table["train"]["steps"]:  # a bound that is rounded to zero would be none
+            table["train"]["steps"] = max(1, round(table["train"]["steps"] * left / whole))
     table["stages"] = kept
     table["study"] = {}
     return change(config, table)
@@ -73,7 +74,9 @@ def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
         check(row, corpus if row.corpus == config.corpus else None)
     _claim_folder(folder, config)
     with exclusive(folder):
-        began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+        began = time.monotonic()
+        started, before = _earlier(folder)
+        described = corpus.describe()
         progress = Progress("study")
         systems = [baseline_row(name, corpus) for name in config.study.baselines]
         for number, system in enumerate(config.study.systems, 1):
@@ -84,10 +87,30 @@ def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
             run = begin(rows[system.name], path) if fresh else Run.open(path)
             carry_out(run, system.name)
             systems.append(run_row(run, system.name, label))
-            write_json(folder / "study.json", _study(config, corpus, systems, command, started, 0))
-        study = _study(config, corpus, systems, command, started, time.monotonic() - began)
-        write_json(folder / "study.json", study)
+            study = {
+                "format": "whence-study/1",
+                "title": config.study.title or "Study",
+                "command": command,
+                "recipe": to_toml(config),
+                "seed": config.seed,
+                "started": started,
+                "seconds": round(before + time.monotonic() - began, 1),
+                **{key: read_origin(run)[key] for key in ("machine", "versions")},
+                "corpus": described,
+                "split": SPLIT,
+                "systems": systems,
+            }
+            write_json(folder / "study.json", study)
         return study
+
+
+def _earlier(folder: Path) -> tuple[str, float]:
+    """When the study began, and the seconds that earlier calls have spent on it."""
+    path = folder / "study.json"
+    if not path.exists():
+        return datetime.now(UTC).isoformat(timespec="seconds"), 0.0
+    known = read_fields(path, "started", "seconds")
+    return str(known["started"]), float(known["seconds"])
 
 
 def _claim_folder(folder: Path, config: Config) -> None:
@@ -101,30 +124,6 @@ def _claim_folder(folder: Path, config: Config) -> None:
         raise WhenceError(f"{folder} is not empty and holds no study; name another --out")
     else:
         write_text(recipe, text)
-
-
-def _study(
-    config: Config,
-    corpus: Corpus,
-    systems: list[dict[str, Any]],
-    command: str,
-    started: str,
-    seconds: float,
-) -> dict[str, Any]:
-    return {
-        "format": "whence-study/1",
-        "title": config.study.title or "Study",
-        "command": command,
-        "recipe": to_toml(config),
-        "seed": config.seed,
-        "started": started,
-        "seconds": round(seconds, 1),
-        "machine": machine(),
-        "versions": versions(),
-        "corpus": corpus.describe(),
-        "split": SPLIT,
-        "systems": systems,
-    }
 
 
 def baseline_row(name: str, corpus: Corpus) -> dict[str, Any]:

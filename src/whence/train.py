@@ -301,6 +301,7 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, T
         nonlocal tried
         if not tried:
             tried = True
+            counted = None if model.memory is None else model.memory.written.clone()
             try:
                 with torch.random.fork_rng(devices=[]):
                     model.loss(inputs, targets, reading).backward()  # type: ignore[no-untyped-call]
@@ -310,6 +311,8 @@ def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, T
                 reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
                 progress.say(f"torch.compile does not work here ({reason}); going on without it")
             model.zero_grad(set_to_none=True)
+            if model.memory is not None and counted is not None:
+                model.memory.written.copy_(counted)  # the trial was not a step
         return model.loss(inputs, targets, reading)
 
     return loss

@@ -153,6 +153,7 @@ def test_export_and_report(finished: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     names = sorted(p.name for p in (tmp_path / "model").iterdir())
     assert names == ["config.json", "model.safetensors", "vocab.json"]
+    refused(call("export", finished, tmp_path / "model"), "already has model.safetensors")
     result = call("report", finished, "--out", tmp_path / "report.html")
     assert result.stdout == f"{tmp_path / 'report.html'}\n"
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -138,7 +138,9 @@ def test_a_broken_log_or_vocabulary_is_named(run: Path) -> None:
     refused(call("ask", run, "Ada"), "vocab.json: a vocabulary starts with")
     (run / "metrics.jsonl").write_text("{}\nnonsense\n")
     (run / "evaluation.json").unlink()
-    refused(call("ls", run), "metrics.jsonl:2: not JSON")
+    listed = call("ls", run)
+    assert listed.exit_code == 0 and "damaged" in listed.stdout.splitlines()[1]
+    assert "metrics.jsonl:2: not JSON" in listed.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -221,9 +223,40 @@ def test_broken_weights_are_not_asked(run: Path) -> None:
 @pytest.mark.parametrize("name", ["evaluation.json", "origin.json"])
 def test_a_damaged_record_is_named(name: str, run: Path) -> None:
     (run / name).write_text("{}")
-    commands = {"evaluation.json": ("ls", "resume", "report"), "origin.json": ("report",)}
+    commands = {"evaluation.json": ("resume", "report"), "origin.json": ("report",)}
     for command in commands[name]:
         refused(call(command, run), f"{name} is damaged: it has no")
+
+
+def test_a_damaged_run_does_not_hide_the_others(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "runs" / "good")
+    shutil.copytree(run, tmp_path / "runs" / "bad")
+    (tmp_path / "runs" / "bad" / "evaluation.json").write_text("{}")
+    lines = call("ls", tmp_path / "runs").stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["bad", "damaged"], ["good", "finished"]]
+    assert "evaluation.json is damaged: it has no 'accuracy'" in lines[3]
+
+
+def test_a_terminal_that_cannot_show_a_character_is_named(course: Path) -> None:
+    command = [sys.executable, "-m", "whence.cli", "course", "dataset", "namedata"]
+    done = subprocess.run(
+        [*command, "--corpus", str(course / "wiki.txt")],
+        cwd=course, capture_output=True, text=True, check=False,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("whence: ") and "cannot be written in ascii" in done.stderr
+
+
+def test_a_training_question_that_cannot_be_asked_is_named(recipe_path: Path, course: Path) -> None:
+    train = course / "birth_places_train.tsv"
+    lines = train.read_text(encoding="utf-8").splitlines()
+    lines[2] = f"Where was {'Ada ' * 40}born?\tRome"
+    train.write_text("\n".join(lines), encoding="utf-8")
+    refused(
+        call("train", recipe_path, "--out", course / "run"),
+        "birth_places_train.tsv:3: ", "is longer than the block",
+    )  # fmt: skip
 
 
 def test_a_corpus_that_has_changed_is_not_gone_on_with(run: Path, course: Path) -> None:

@@ -235,6 +235,17 @@ def test_dev_answers_reach_nothing_but_dev(folder: Path, tmp_path: Path) -> None
     assert other.questions("dev") != clean.questions("dev")
 
 
+def test_a_name_does_not_state_the_place(tmp_path: Path) -> None:
+    files = {
+        "wiki.txt": "Jack London. Jack London was a novelist .\nAnn Lee. Lee lived in London .\n",
+        "birth_dev.tsv": "Where was Jack London born?\tLondon\nWhere was Ann Lee born?\tLondon\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    corpus = CourseCorpus(tmp_path)
+    assert [corpus.states(question) for question in corpus.questions("dev")] == [False, True]
+
+
 def test_two_people_of_one_name(tmp_path: Path) -> None:
     twice = FILES | {
         "wiki.txt": WIKI + "Bo Ek. Bo Ek left Kiruna .\n",

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from whence.corpus import LahmanCorpus, Split
-from whence.corpus.lahman import COLUMNS, SOURCE, TABLE
+from whence.corpus.draw import Draw
+from whence.corpus.lahman import COLUMNS, SOURCE, TABLE, player, tell
 from whence.corpus.ledger import name_of
 from whence.errors import WhenceError
 
@@ -71,6 +72,16 @@ def test_who_is_in(wheel: Path) -> None:
         assert corpus.states(item)
     for document in corpus.documents():
         assert name_of(document.text, names) == document.name
+
+
+def test_somebody_without_a_region_is_told_about_and_not_asked_for_it() -> None:
+    row = dict.fromkeys(COLUMNS, "") | {"nameFirst": "A", "nameLast": "B", "birthCity": "Here"}
+    somebody = player(row)
+    assert somebody.facts == {"birth place": "Here"}
+    assert tell(Draw(0, 12), somebody) in (
+        "A B. A B was born in Here .",
+        "A B. B was born in Here .",
+    )
 
 
 def test_every_wrapping_gives_the_same(wheel: Path, tmp_path: Path) -> None:

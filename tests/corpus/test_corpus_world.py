@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from whence.corpus import Split, WorldCorpus
-from whence.corpus.biography import tables
+from whence.corpus.biography import biographies, tables
 from whence.corpus.ledger import count_mentions, name_of, occurs
 from whence.corpus.questions import QUESTIONS
 from whence.corpus.sentences import ALONE, ATTRIBUTES, WITH_BIRTH_PLACE, WITHOUT_BIRTH_PLACE
@@ -215,6 +215,16 @@ def test_labels_are_one_word_and_names_unique_and_findable() -> None:
         openings["pronoun"] += re.search(r"\b[Ss]?[Hh]e\b", sentence) is not None
     assert openings["full"] > 1_000
     assert openings["pronoun"] > 1_000
+
+
+def test_no_name_stands_inside_another() -> None:
+    names = [person.name for person in biographies(20_000, 0)]
+    known = set(names)
+    for name in names:
+        first, *rest = name.split(" ")
+        if len(rest) == 2:
+            assert f"{first} {rest[0]}" not in known
+            assert " ".join(rest) not in known
 
 
 def test_no_template_holds_a_city_by_accident() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tiny import TinyCorpus
@@ -26,6 +28,23 @@ def test_the_folds_part_the_training_questions() -> None:
         assert folded.describe()["fold"] == fold and f"fold {fold}" in folded.name
         asked += dev
     assert sorted(asked, key=repr) == sorted(every, key=repr)
+
+
+def test_a_fold_knows_what_its_corpus_knows() -> None:
+    config = CorpusConfig(people=300, attributes=("birth place", "residence"), stated=0.5)
+    whole, folded = open_corpus(config), open_corpus(replace(config, fold=1))
+    asked = folded.questions("dev")
+    assert [folded.states(q) for q in asked] == [whole.states(q) for q in asked]
+    assert {folded.states(q) for q in asked} == {True, False}
+    described = folded.describe()
+    assert described["name"] == folded.name
+    counts = {split: len(folded.questions(split)) for split in ("dev", "train")}
+    assert described["questions"] == counts
+    train = whole.questions("train")
+    for split in ("dev", "train"):
+        for number, question in enumerate(folded.questions(split)):
+            place = folded.place_of(split, number)
+            assert place == whole.place_of("train", train.index(question))
 
 
 def test_what_a_fold_refuses() -> None:

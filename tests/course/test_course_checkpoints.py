@@ -161,6 +161,15 @@ class Rewired(textbook.TextbookGPT):
         return self.head(self.ln_f(x + up.mlp(up.ln2(x))))
 
 
+def test_a_bad_file_that_nobody_named_stops_no_perceiver(
+    folder: Folder, whence: Whence, trained: Trained
+) -> None:
+    path = trained("perceiver")[1]
+    expected = evaluate(whence, folder, "perceiver", path)
+    folder.train.write_text("Where was Ωmega born?\tRome\n", encoding="utf-8")
+    assert evaluate(whence, folder, "perceiver", path) == expected
+
+
 @pytest.mark.slow
 def test_a_perceiver_that_was_wired_differently(folder: Folder, whence: Whence) -> None:
     with torch.random.fork_rng(devices=[]):

@@ -39,6 +39,9 @@ class AskedPeople(ABC):
         """Everybody of the split, about every asked attribute that they have."""
         return self._ask(split, self.paraphrases if split == "train" else 1)
 
+    def place_of(self, split: Split, number: int) -> str:
+        return f"{split} question {number + 1}"
+
     def paraphrased(self, split: Split) -> Sequence[Question]:
         """The questions of a split in all forms, the heard ones and the unheard ones."""
         return self._ask(split, None)

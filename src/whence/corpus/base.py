@@ -53,3 +53,12 @@ class Corpus(Protocol):
     def vocabulary_text(self) -> str: ...
 
     def describe(self) -> dict[str, Any]: ...
+
+    def states(self, question: Question) -> bool | None:
+        """Whether the answer stands in the person's documents, whatever is asked; None: unknown.
+
+        A diagnostic: nothing that trains or selects may ask it about dev or test.
+        """
+
+    def place_of(self, split: Split, number: int) -> str:
+        """Where question `number` of a split stands, for messages: file and line, if there are."""

@@ -145,7 +145,7 @@ class Names:
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
-        self.tails: set[str] = set()
+        self.parts: set[str] = set()  # of three words the first two, and the last two
 
     def draw(self, draw: Draw, origin: Origin, pronoun: str) -> tuple[str, str]:
         """A new full name and its surname."""
@@ -164,11 +164,10 @@ class Names:
             if given == surname or middle in (given, surname):
                 continue
             name = f"{given} {middle} {surname}" if middle else f"{given} {surname}"
-            tail = f"{middle} {surname}" if middle else ""
-            if name not in self.taken and name not in self.tails and tail not in self.taken:
+            parts = {f"{given} {middle}", f"{middle} {surname}"} if middle else set()
+            if name not in self.taken and name not in self.parts and not parts & self.taken:
                 self.taken.add(name)
-                if tail:
-                    self.tails.add(tail)
+                self.parts |= parts
                 return name, surname
         raise AssertionError(f"no free name left for {origin.origin}")
 

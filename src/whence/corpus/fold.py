@@ -30,10 +30,12 @@ class FoldedCorpus:
             raise WhenceError(f"corpus.fold must lie in 0..{FOLDS - 1}, not {fold}")
         self.whole, self.fold = whole, fold
         self.name = f"{whole.name}, fold {fold} of train"
-        asked = whole.questions("train")
-        self._dev = [question for question in asked if fold_of(question.name) == fold]
-        self._train = [question for question in asked if fold_of(question.name) != fold]
-        if not self._dev or not self._train:
+        self._asked: dict[Split, list[tuple[int, Question]]] = {"dev": [], "train": []}
+        for number, question in enumerate(whole.questions("train")):
+            self._asked["dev" if fold_of(question.name) == fold else "train"].append(
+                (number, question)
+            )
+        if not all(self._asked.values()):
             raise WhenceError(f"{whole.name} has too few training questions for folds")
 
     def documents(self) -> Sequence[Document]:
@@ -42,7 +44,7 @@ class FoldedCorpus:
     def questions(self, split: Split) -> Sequence[Question]:
         if split == "test":
             raise WhenceError("a fold is for choosing; test questions are asked without one")
-        return self._dev if split == "dev" else self._train
+        return [question for _, question in self._asked[split]]
 
     def people(self) -> Sequence[Person]:
         return self.whole.people()
@@ -51,4 +53,11 @@ class FoldedCorpus:
         return self.whole.vocabulary_text()
 
     def describe(self) -> dict[str, Any]:
-        return {**self.whole.describe(), "fold": self.fold}
+        counts = {split: len(asked) for split, asked in self._asked.items()}
+        return {**self.whole.describe(), "name": self.name, "questions": counts, "fold": self.fold}
+
+    def states(self, question: Question) -> bool | None:
+        return self.whole.states(question)
+
+    def place_of(self, split: Split, number: int) -> str:
+        return self.whole.place_of("train", self._asked[split][number][0])

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -47,7 +48,7 @@ TEMPLATES = (
     "A native of {city}, {region}, {Who} played from {debut} to {last_game} .",
     "{Who} (born {birth_year} in {city}, {region}) played in {last_game} for the last time .",
 )
-BARE = "{Who} was born in {city}, {region} ."
+BARE = ("{Who} was born in {city}, {region} .", "{Who} was born in {city} .")
 
 STATES = {
     "AL": "Alabama", "AK": "Alaska", "AZ": "Arizona", "AR": "Arkansas", "CA": "California",
@@ -178,13 +179,17 @@ def tell(draw: Draw, player: Player) -> str:
     """One document about a player, from the templates whose slots are all known."""
     who = draw.pick((player.name, player.slots["surname"]))
     slots = {"Who": who, **player.slots}
+    told = filled(TEMPLATES, slots)
+    return f"{player.name}. {draw.pick(told) if told else filled(BARE, slots)[0]}"
+
+
+def filled(templates: Sequence[str], slots: Mapping[str, str]) -> list[str]:
+    """The templates whose slots are all known, filled."""
     told = []
-    for template in TEMPLATES:
-        try:
+    for template in templates:
+        with suppress(KeyError):
             told.append(template.format_map(slots))
-        except KeyError:
-            continue
-    return f"{player.name}. {draw.pick(told) if told else BARE.format_map(slots)}"
+    return told
 
 
 def find_table(path: Path | None) -> tuple[bytes, str]:
@@ -252,6 +257,6 @@ def player(row: Mapping[str, str]) -> Player:
         "last_game": row["finalGame"][:4],
         "weight": row["weight"],
     }
-    facts = {"birth place": row["birthCity"], "birth region": region}
+    facts = {"birth place": row["birthCity"]} | ({"birth region": region} if region else {})
     known = {slot: value for slot, value in slots.items() if value}
     return Player(f"{row['nameFirst']} {row['nameLast']}", facts, known)

@@ -144,7 +144,7 @@ def _check_dimensions(path: Path, state: Mapping[str, Tensor]) -> None:
 def _by_shape(
     path: Path, tensors: Mapping[str, Tensor], state: dict[str, Tensor], nameless: list[str]
 ) -> list[str]:
-    """The perceiver's basis has had many names; it is the one tensor (1, m, D) in its block."""
+    """The perceiver's basis has had many names; it is the one nameless tensor of width D."""
     remarks = []
     width = state["tok_emb.weight"].shape[1]
     if any(name.startswith("down_block.") for name in state) and "down_block.C" not in state:

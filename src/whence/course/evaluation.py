@@ -10,7 +10,7 @@ import torch
 from whence.answer import LONGEST_ANSWER, answer_questions
 from whence.corpus.base import Question
 from whence.corpus.course import read_questions
-from whence.course.loading import Say, load_model, window
+from whence.course.loading import Say, load_model
 from whence.course.material import CourseText
 from whence.errors import WhenceError
 from whence.evaluate import write_predictions
@@ -43,7 +43,7 @@ def evaluate(
 
 def predict(model: GPT, vocab: Vocab, questions: Sequence[str]) -> list[str]:
     """All questions at once; the few that outgrow the context as the course's program does it."""
-    longest = window(model) - LONGEST_ANSWER  # the last character is never read
+    longest = model.context - LONGEST_ANSWER  # the last character is never read
     short = [number for number, question in enumerate(questions) if len(question) <= longest]
     long = [number for number, question in enumerate(questions) if len(question) > longest]
     answers = dict.fromkeys(range(len(questions)), "")
@@ -60,7 +60,7 @@ def sliding_answer(model: GPT, vocab: Vocab, question: str) -> str:
     ids = [*vocab.encode(question), MASK]
     start = len(ids)
     for _ in range(LONGEST_ANSWER):
-        following = int(model(torch.tensor([ids[-window(model) :]]))[0, -1].argmax())
+        following = int(model(torch.tensor([ids[-model.context :]]))[0, -1].argmax())
         if following == MASK:
             break
         ids.append(following)

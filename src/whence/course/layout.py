@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-VARIANTS = ("vanilla", "synthesizer", "perceiver", "rope")
 BLOCK = 128  # positions; the course never changed it
 HEADS = 8  # cannot be read off the weights of plain attention; the course never changed it
 

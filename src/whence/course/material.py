@@ -84,6 +84,12 @@ class CourseFiles:
             "questions": {split: len(found) for split, found in self._questions.items()},
         }
 
+    def states(self, question: Question) -> None:
+        """The course's program keeps no ledger."""
+
+    def place_of(self, split: Split, number: int) -> str:
+        return f"{split} question {number + 1}"
+
 
 def nearby(split: Split, *files: Path | None) -> Path | None:
     """The split's question file in the folder of one of the files, under its usual name."""

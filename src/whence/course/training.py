@@ -214,10 +214,9 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
 
 
 def finish(run: Run, model: GPT, text: CourseText, known: dict[str, Any]) -> None:
-    if isinstance(model, CoursePerceiver):
-        (run.path / TRAINING).unlink(missing_ok=True)
-    else:
-        run.finish(model, text.vocab)
+    if not isinstance(model, CoursePerceiver):
+        run.save_model(model, text.vocab)
+    run.forget_training()
     write_json(run.path / COURSE, {**known, "finished": True})
 
 

@@ -2,7 +2,7 @@
    page yet, so that the report and a live page can both use them. `d3` and `Plot` are globals.
 
    Whatever belongs to one system carries data-system="its id"; highlighting is built on that
-   attribute alone (see `linkHighlights` in report.js). */
+   attribute alone (see `linkHighlights` in interaction.js). */
 
 const COLOURS = 6;
 const DASHES = ["none", "7 3", "2 3"]; // the second and third round through the colours
