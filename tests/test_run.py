@@ -280,7 +280,7 @@ def broken_course(tmp_path: Path, **files: str) -> Path:
         ({"birth_dev__tsv": "Where was Ω born?\tRome\n"}, "'Ω' (U+03A9)"),
         ({"birth_dev__tsv": "Where was Ada born?\n"}, "has no answers for 1 of 1 questions"),
         ({"birth_dev__tsv": f"Where was {'Ada ' * 20}born?\tRome\n"}, "the model sees 63"),
-        ({"birth_places_train__tsv": "Where was Ada born?\tΩ\n"}, "train.tsv:1: character 'Ω' (U+03A9)"),
+        ({"birth_places_train__tsv": "Where was Ada born?\tΩ\n"}, "train.tsv:1: character 'Ω'"),
         ({"birth_places_train__tsv": f"Where was {'A' * 99} born?\tRome\n"}, "longer than"),
         ({"birth_dev__tsv": "Where was Ada born\tRome\n"}, "birth_dev.tsv:1: expected a question"),
         ({"wiki__txt": ""}, "nothing to train 'spans' on"),

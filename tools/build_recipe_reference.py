@@ -45,6 +45,9 @@ whence train recipes/quick.toml --set model.attention=bigbird --set 'model.optio
 whence train recipes/quick.toml --set stages.train.rate=1e-3   # or by number: stages.0.rate
 whence train recipes/quick.toml --set corpus.withhold=30 --set seed=1
 ```
+`--corpus NAME` takes another corpus; the recipe's options of `[corpus]` stay if it is of the same \
+kind and are dropped, `fold` aside, if it is of another.
+
 A study (`whence study`) trains one system for each `[[study.systems]]`, all from this one recipe; \
 `set` holds dotted keys as above. `whence train` takes no notice of `[study]`.
 

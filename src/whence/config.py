@@ -223,8 +223,8 @@ def load_recipe(path: Path, changes: Sequence[str] = (), corpus: str | None = No
         raise WhenceError(f"{path}: not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise WhenceError(f"{path}: {error}") from error
-    if corpus is not None:
-        table["corpus"] = _renamed(table.get("corpus", {}), corpus)
+    if corpus is not None and isinstance(table.setdefault("corpus", {}), dict):
+        table["corpus"] = _renamed(table["corpus"], corpus)
     for change in changes:
         key, separator, text = change.partition("=")
         if not separator or not key.strip():
@@ -241,13 +241,11 @@ def renamed(config: CorpusConfig, name: str) -> CorpusConfig:
     return _build(CorpusConfig, _renamed(to_table(config), name), "corpus")
 
 
-def _renamed(corpus: Any, name: str) -> dict[str, Any]:
+def _renamed(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Options of one kind of corpus mean nothing to another; all kinds have folds."""
-    options = dict(corpus) if isinstance(corpus, Mapping) else {}
     before = str(options.get("name", CorpusConfig.name))
-    if before.partition(":")[0] != name.partition(":")[0]:
-        options = {key: value for key, value in options.items() if key == "fold"}
-    return {**options, "name": name}
+    same = before.partition(":")[0] == name.partition(":")[0]
+    return {key: value for key, value in options.items() if same or key == "fold"} | {"name": name}
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
