@@ -21,7 +21,7 @@ from whence.errors import WhenceError
 from whence.files import read_json, read_lines, write_text
 from whence.listing import list_folder
 from whence.pipeline import begin, carry_out, check, evaluate_run
-from whence.run import TRAINING, Run, load_tensors, machine, versions
+from whence.run import TRAINING, Run, load_state, machine, versions
 from whence.train import build_model
 
 
@@ -227,18 +227,18 @@ def test_a_damaged_checkpoint_is_refused_or_whole(
     content = bytearray(path.read_bytes())
     path.write_bytes(content[: cut % len(content)])
     with pytest.raises(WhenceError, match="not a checkpoint that can be read safely"):
-        load_tensors(path)
+        load_state(path)
     content[flip % len(content)] ^= 0xFF
     path.write_bytes(content)
     try:
-        load_tensors(path)
+        load_state(path)
     except WhenceError as error:
         assert "\n" not in str(error)
 
 
 def test_a_missing_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(WhenceError, match="no such file"):
-        load_tensors(tmp_path / "none.pt")
+        load_state(tmp_path / "none.pt")
 
 
 def test_an_unfinished_run_answers_with_its_newest_checkpoint(course: Path, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class Run:
         path = self.path / TRAINING
         if not path.exists():
             return None
-        state: dict[str, Any] = load_tensors(path)
+        state: dict[str, Any] = load_state(path)
         return state
 
     def forget_training(self) -> None:
@@ -176,7 +176,7 @@ def _refuse_used(path: Path) -> None:
         raise WhenceError(f"{path} exists and is not an empty folder")
 
 
-def load_tensors(path: Path) -> Any:
+def load_state(path: Path) -> Any:
     """A torch file, without running what it may contain."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

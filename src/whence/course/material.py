@@ -100,7 +100,7 @@ def nearby(split: Split, *files: Path | None) -> Path | None:
     return None
 
 
-def fingerprint(path: Path | None) -> str | None:
+def file_digest(path: Path | None) -> str | None:
     """By what a later command knows that it was given the same file."""
     if path is None:
         return None

@@ -18,7 +18,7 @@ from whence.corpus.base import Question
 from whence.course.checkpoint import write_checkpoint
 from whence.course.layout import BLOCK
 from whence.course.loading import Say, load_model, new_model
-from whence.course.material import CourseFiles, CourseText, fingerprint, nearby
+from whence.course.material import CourseFiles, CourseText, file_digest, nearby
 from whence.course.perceiver import CoursePerceiver
 from whence.course.record import COURSE, course_record
 from whence.errors import WhenceError
@@ -186,9 +186,9 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
             "variant": request.variant,
             "writing": str(request.writing),
             "files": {
-                "corpus": fingerprint(request.corpus),
-                "reading": fingerprint(request.reading),
-                "finetune": fingerprint(request.finetune_corpus),
+                "corpus": file_digest(request.corpus),
+                "reading": file_digest(request.reading),
+                "finetune": file_digest(request.finetune_corpus),
             },
             "recipe": to_toml(config),
         },
