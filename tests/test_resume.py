@@ -26,6 +26,7 @@ from tiny import (
 from tiny_runs import assert_same_run, quiet, timeless, train_tiny
 from whence.config import from_table, to_table
 from whence.errors import WhenceError
+from whence.precision import try_bfloat16
 from whence.progress import Progress
 from whence.run import TRAINING, Run
 from whence.train import Interrupted, build_model, train
@@ -142,7 +143,7 @@ def stopping(step: int) -> Any:
 
 
 @pytest.mark.parametrize("step", [1, 5, 8, 9, 13])
-@pytest.mark.parametrize("rule", ["adamw", "muon", "muon and a memory"])
+@pytest.mark.parametrize("rule", ["adamw", "muon", "muon and a memory", "muon in bfloat16"])
 def test_stopped_at_any_step_the_result_is_the_same(rule: str, step: int, tmp_path: Path) -> None:
     """In the first step, at the end of a stage, in the next one: in this process."""
     config = recipe()
@@ -150,6 +151,10 @@ def test_stopped_at_any_step_the_result_is_the_same(rule: str, step: int, tmp_pa
     for stage in table["stages"]:
         stage["optimizer"] = rule.split()[0]
     table["model"]["memory"] = 64 if "memory" in rule else 0
+    if "bfloat16" in rule:
+        if try_bfloat16(1).failure:
+            pytest.skip("this machine has no bfloat16 products")
+        table["train"]["precision"] = "bfloat16"
     config = from_table(table)
     expected, metrics = train_tiny(tmp_path / "whole", config)
     corpus = TinyCorpus()

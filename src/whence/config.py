@@ -18,6 +18,7 @@ import tomli_w
 from whence.errors import WhenceError
 
 Positions = Literal["auto", "learned", "rope", "none"]
+Precision = Literal["float32", "bfloat16", "auto"]
 LARGEST = 1 << 20  # of any size of a model: beyond it is a slip of the pen, not a small transformer
 
 
@@ -152,6 +153,9 @@ class TrainConfig:
     evaluations: int = 8  # how many times each stage asks the dev questions
     save_seconds: float = 30.0  # how often a checkpoint is written; seldom if that takes long
     compile: Literal["auto", "off"] = "off"  # auto: torch.compile where it works and pays
+    # of the matrix products; bfloat16 is tried first, in a process of its own, and refused where it
+    # does not work; auto: bfloat16 where it works and pays
+    precision: Precision = "float32"
     threads: int = 0  # 0: as many as the machine has cores
 
     def __post_init__(self) -> None:

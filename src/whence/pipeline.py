@@ -121,6 +121,7 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             "seconds": round(spent.seconds, 3),
             "steps": spent.step,
             "characters": spent.characters,
+            "precision": spent.precision,
             "answering_seconds": round(time.monotonic() - began, 3),
         }
         scored = {"accuracy": result["accuracy"], "correct": result["correct"]}

@@ -21,6 +21,7 @@ from whence.errors import WhenceError
 from whence.evaluate import accuracy
 from whence.model import GPT
 from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
+from whence.precision import confirm, products
 from whence.progress import Progress
 from whence.run import TRAINING, Run
 from whence.vocab import PAD, Vocab
@@ -51,6 +52,7 @@ class Clock:
     loss: float = math.nan  # of the stage, averaged over the last steps
     window: int = 0  # the place in the stage's batches
     batch: int = 0
+    precision: str = ""  # of the products; chosen once, kept for the whole training
 
     def next_stage(self) -> None:
         self.stage += 1
@@ -87,6 +89,7 @@ def train(
             model.load_state_dict(saved["model"])
     run.forget_after(clock.step)
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
+    clock.precision = confirm(config.train.precision, clock.precision, progress.say)
     dev = corpus.questions("dev") if config.train.evaluations else []
     loss_of = compiled_loss(model, progress) if config.train.compile == "auto" else model.loss
     score: float | None = None
@@ -132,13 +135,14 @@ def train(
                 model.train()
                 for optimizer in optimizers:
                     optimizer.zero_grad(set_to_none=True)
-                value = backward(loss_of, batch)
+                value = backward(loss_of, batch, clock.precision)
                 if stage.clip:
                     torch.nn.utils.clip_grad_norm_(dense_parameters(model), stage.clip)
                 if not math.isfinite(value):
                     raise WhenceError(describe_failure(model, vocab, batch, clock.step, value))
-                for optimizer in optimizers:
-                    optimizer.step()
+                with products(clock.precision):  # Muon's
+                    for optimizer in optimizers:
+                        optimizer.step()
 
                 took = time.monotonic() - began
                 clock.step += 1
@@ -207,7 +211,9 @@ def train(
     return clock
 
 
-def backward(loss_of: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch) -> float:
+def backward(
+    loss_of: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch, precision: str = "float32"
+) -> float:
     """Gradients of the batch's mean loss, a part of the rows at a time; returns the loss.
 
     The parts weigh as many targets as they hold, so the sum is the gradient of the whole batch;
@@ -222,7 +228,9 @@ def backward(loss_of: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch) 
     value = 0.0
     rows_of = (parts(tensor) for tensor in (batch.inputs, batch.targets, batch.reading))
     for inputs, wanted, reading in zip(*rows_of, strict=True):
-        loss = loss_of(inputs, wanted, reading) * ((wanted != PAD).sum() / targets)
+        with products(precision):
+            mean = loss_of(inputs, wanted, reading)
+        loss = mean * ((wanted != PAD).sum() / targets)
         loss.backward()
         value += loss.item()
     return value

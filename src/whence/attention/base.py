@@ -58,6 +58,8 @@ class Attention(nn.Module):
     variants: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
     # Whether a step may bring several tokens a row: the rest of a prompt whose beginning is known.
     strides: ClassVar[bool] = False
+    # Whether under autocast `mix` is made in low precision; else only the projections are.
+    rounds: ClassVar[bool] = False
     # What the rows of `pattern` promise: that they sum to one over the visible sources.
     rows_sum_to_one: bool = True
 
@@ -142,7 +144,12 @@ class Attention(nn.Module):
         """(B,H,T,d): what `forward` projects, of arguments that were checked."""
         queries, keys, values = self.heads_of(x, source)
         keys, values = self.blank(padding, keys, values)
-        return self.mix(queries, keys, values, padding)
+        if self.rounds or values.dtype == self.proj.weight.dtype:
+            return self.mix(queries, keys, values, padding)
+        # Under autocast: running sums and exponentials want the precision of the weights.
+        with torch.autocast(x.device.type, enabled=False):
+            kind = self.proj.weight.dtype
+            return self.mix(queries.to(kind), keys.to(kind), values.to(kind), padding)
 
     def pattern(
         self, x: Tensor, source: Tensor | None = None, padding: Tensor | None = None

@@ -127,10 +127,7 @@ class BigBird(Softmax):
             keys, values, padding = self.align(T, keys, values, padding)
         S = keys.shape[2]
         if max(T, S) <= self.dense * P:
-            mask = None if padding is None else self.visible(T, S, padding, keys.device)
-            return F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, is_causal=self.causal and mask is None
-            )
+            return self.undropped(queries, keys, values, padding)
         if padding is None and self.sees_most(T, S):
             mask = self.hidden(T, S, queries)[None]  # torch's quick kernel wants four dimensions
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)

@@ -11,7 +11,9 @@ from whence.attention.base import Attention, State
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 
-SHORT = 64  # up to here the weights fit the cache and plain products are quicker
+# Up to here the weights fit the cache and plain products are quicker, forward and backward; torch's
+# own kernel has a slow backward pass in bfloat16.
+SHORT = {torch.float32: 64, torch.bfloat16: 256}
 
 
 class Softmax(Attention):
@@ -19,6 +21,7 @@ class Softmax(Attention):
 
     mechanism = "softmax"
     strides: ClassVar = True
+    rounds: ClassVar = True
     variants: ClassVar = {"default": {}, "norm": {"qk_norm": True}, "rope": {"rope": True}}
 
     def forward(
@@ -63,11 +66,17 @@ class Softmax(Attention):
     ) -> Tensor:
         """The attention itself. A NaN among the sources may reach all positions."""
         dropout = self.dropout if self.training else 0.0
-        short = padding is None and torch.is_grad_enabled() and queries.shape[2] <= SHORT
-        if dropout or short:
-            # With dropout torch's kernel writes the weights out as well, and draws slowly; on
-            # short sequences its blocks are larger than the work, forward and backward.
+        if dropout:  # torch's kernel writes the weights out then as well, and draws slowly
             return drop(self.training_weights(queries, keys, padding), dropout, True) @ values
+        return self.undropped(queries, keys, values, padding)
+
+    def undropped(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """All sources seen (the later ones not, if causal), none dropped: the quickest way."""
+        short = queries.shape[2] <= SHORT.get(queries.dtype, 0)
+        if short and padding is None and torch.is_grad_enabled():
+            return self.training_weights(queries, keys, padding) @ values
         mask = None
         if padding is not None:
             mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)

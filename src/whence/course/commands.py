@@ -127,6 +127,12 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
         ("--seconds", positive, None, "Stop after so many seconds of training."),
         ("--seed", click.IntRange(min=0), 0, "Of weights, order of the examples and dropout."),
         ("--threads", click.IntRange(min=0), 0, "0: as many as the machine has cores."),
+        (
+            "--precision",
+            click.Choice(("float32", "bfloat16", "auto")),
+            "float32",
+            "Of the matrix products of a training; auto: bfloat16 where it works and pays.",
+        ),
     )
     for section, listed in ((OWN, own), (COURSE, rows)):
         for name, kind, default, text in reversed(listed):
@@ -201,7 +207,7 @@ def evaluate(words: tuple[str, ...], **options: Any) -> None:
 
 def train(function: str, words: tuple[str, ...], options: dict[str, Any]) -> None:
     used = {"writing_params_path", "bottleneck_dim", "tb_expt_name", f"{function}_lr"}
-    used |= {"epochs", "steps", "seconds", "seed", "threads"}
+    used |= {"epochs", "steps", "seconds", "seed", "threads", "precision"}
     if function == "finetune":
         used |= {"reading_params_path", "finetune_corpus_path"}
     variant, corpus = read_words(words, options)
@@ -231,6 +237,7 @@ def train(function: str, words: tuple[str, ...], options: dict[str, Any]) -> Non
         seconds=options["seconds"],
         seed=options["seed"],
         threads=options["threads"],
+        precision=options["precision"],
     )
     try:
         run_training(request, say, click.echo)

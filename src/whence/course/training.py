@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.answer import LONGEST_ANSWER
-from whence.config import Config, CorpusConfig, StageConfig, TrainConfig, to_toml
+from whence.config import Config, CorpusConfig, Precision, StageConfig, TrainConfig, to_toml
 from whence.corpus.base import Question
 from whence.course.checkpoint import write_checkpoint
 from whence.course.layout import BLOCK
@@ -56,6 +56,7 @@ class Request:
     seconds: float | None = None
     seed: int = 0
     threads: int = 0
+    precision: Precision = "float32"
 
     @property
     def folder(self) -> Path:
@@ -111,6 +112,7 @@ def make_config(request: Request, stage: StageConfig, model: GPT, dev: bool) -> 
             seconds=request.seconds or 0.0,
             evaluations=min(EVALUATIONS, request.steps or EVALUATIONS) if dev else 0,
             threads=request.threads,
+            precision=request.precision,
         ),
         stages=(stage,),
     )

@@ -1,0 +1,107 @@
+"""In which numbers the matrix products of a training are made.
+
+float32 everywhere is the default. Products of bfloat16 numbers, summed in float32, are twice as
+fast on processors that have instructions for them, many times slower on those that have not, and
+on some that only claim to have them they end the process. So they are tried first, in a process
+of their own. Weights, sums, norms, losses and all evaluation stay in float32.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from whence.errors import WhenceError
+
+PAYS = 1.2  # times as fast as float32, at least, to be worth the rounding
+PATIENCE = 120.0  # seconds that the trial may take, the import of torch included
+
+# What a layer's matrix products are, forward and backward, in turns; the answer is one line.
+TRIAL = """
+import json, sys, time, torch
+torch.set_num_threads(int(sys.argv[1]))
+a, b = torch.randn(1024, 256), torch.randn(256, 1024)
+low = a.bfloat16(), b.bfloat16()
+times = {"float32": [], "bfloat16": []}
+for turn in range(12):
+    for name, (x, y) in (("float32", (a, b)), ("bfloat16", low)):
+        began = time.perf_counter()
+        for _ in range(3):
+            x @ y, y @ x, x.t() @ x
+        times[name].append(time.perf_counter() - began)
+best = {name: min(taken[2:]) for name, taken in times.items()}
+wrong = float(((low[0] @ low[1]).float() - a @ b).norm() / (a @ b).norm())
+print(json.dumps({"gain": best["float32"] / best["bfloat16"], "wrong": wrong}))
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of trying bfloat16: how many times as fast it is, or why it is not used."""
+
+    gain: float = 0.0
+    failure: str = ""
+
+    @property
+    def pays(self) -> bool:
+        return not self.failure and self.gain >= PAYS
+
+
+@cache
+def try_bfloat16(threads: int) -> Trial:
+    """Make some products in a process of its own, which may die of them."""
+    command = [sys.executable, "-c", TRIAL, str(threads)]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Trial(failure=f"the trial took more than {PATIENCE:.0f} s")
+    except OSError as error:
+        return Trial(failure=f"the trial could not be started: {error.strerror or error}")
+    if ended.returncode < 0:
+        return Trial(failure=f"the trial ended with {signal.Signals(-ended.returncode).name}")
+    try:
+        found = json.loads(ended.stdout)
+        gain, wrong = float(found["gain"]), float(found["wrong"])
+    except (ValueError, KeyError, TypeError):
+        last = (ended.stderr.strip() or "nothing").splitlines()[-1]
+        return Trial(failure=f"the trial said {last[:120]!r}")
+    if not wrong < 0.02:  # rounding alone is some 0.003
+        return Trial(failure=f"its products are wrong by {wrong:.1%}")
+    return Trial(gain=gain)
+
+
+def confirm(asked: str, begun: str, say: Callable[[str], None]) -> str:
+    """The precision that runs: as asked for, or as an interrupted training began, if it can."""
+    if "float32" in (asked, begun):
+        return "float32"
+    trial = try_bfloat16(torch.get_num_threads())
+    if "bfloat16" in (asked, begun):
+        if trial.failure:
+            raise WhenceError(
+                f"products in bfloat16 do not work on this machine: {trial.failure}; "
+                'train.precision = "float32" does'
+            )
+        return "bfloat16"
+    if trial.pays:
+        say(f"products in bfloat16: {trial.gain:.1f} times as fast as float32 here")
+        return "bfloat16"
+    reason = trial.failure or f"only {trial.gain:.1f} times as fast"
+    say(f"products in float32, not in bfloat16: {reason}")
+    return "float32"
+
+
+def products(precision: str) -> AbstractContextManager[object]:
+    """Inside it matrix products are made in this precision."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast("cpu", torch.bfloat16)
