@@ -1,8 +1,9 @@
 """How fast the course's 4x256x8 model is trained, against what else its users would take.
 
 Span corruption, forward + backward + optimiser, data preparation included; useful characters
-(targets that are not padding) a second. `ratio` is Whence over the textbook. The machine's float32
-matrix-product rate is measured in the same turns: Whence's share of it is the rest of the story.
+(targets that are not padding) a second. `ratio` is Whence over the textbook, both in float32. The
+machine's float32 matrix-product rate is measured in the same turns: Whence's share of it is the
+rest of the story. Where bfloat16 works and pays, it has its own row, and `ratio_bfloat16`.
 
     python benchmarks/training.py [--json] [--rounds 5]
 """
@@ -18,12 +19,16 @@ from pathlib import Path
 import environment
 from contest import HERE, ROOT, compete, machine, material, paired
 
+LOW = "whence, bfloat16"
 ROWS = {
     "textbook": "padded to 127 positions, explicit mask and softmax, eager",
     "transformers": "GPT2LMHeadModel with Trainer, padded to the longest of the batch",
     "x-transformers": "its README's loop, flash attention, padded to the longest of the batch",
     "whence": "whence.train as `whence course pretrain vanilla` runs it",
+    LOW: "the same with --precision auto, where that takes bfloat16",
 }
+
+PEERS = {"transformers", "x-transformers"}
 
 
 def main() -> None:
@@ -37,7 +42,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
     arguments = parser.parse_args()
 
-    theirs = str(environment.prepare()) if set(arguments.only) - {"textbook", "whence"} else ""
+    from whence.precision import try_bfloat16
+
+    theirs = str(environment.prepare()) if set(arguments.only) & PEERS else ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = material(folder)
@@ -46,16 +53,12 @@ def main() -> None:
             "textbook": [sys.executable, str(peers / "textbook_row.py"), "training", name, "1"],
             "transformers": [theirs, str(peers / "gpt2_row.py"), "training", name, "1"],
             "x-transformers": [theirs, str(peers / "xtransformers_row.py"), "training", name, "1"],
-            "whence": [
-                sys.executable,
-                str(peers / "whence_row.py"),
-                "training",
-                name,
-                "6",
-                arguments.compile,
-            ],
         }
-        chosen = {row: commands[row] for row in ROWS if row in arguments.only}
+        ours = [sys.executable, str(peers / "whence_row.py"), "training", name, "6"]
+        commands["whence"] = [*ours, arguments.compile, "float32"]
+        if try_bfloat16(arguments.threads).pays:
+            commands[LOW] = [*ours, arguments.compile, "bfloat16"]
+        chosen = {row: commands[row] for row in commands if row in arguments.only}
         chosen["matrix product"] = [sys.executable, str(peers / "sgemm_row.py")]
         rows = compete(chosen, arguments.rounds, arguments.threads, folder)
 
@@ -77,6 +80,8 @@ def main() -> None:
         whence = rows["whence"]
         if "textbook" in rows:
             result["ratio"] = round(paired(whence, rows["textbook"]), 2)
+            if LOW in rows:
+                result["ratio_bfloat16"] = round(paired(rows[LOW], rows["textbook"]), 2)
         result["share_of_matrix_product"] = round(paired(whence, products, "flops"), 3)
         result["useful_share_of_positions"] = round(whence.median() / whence.median("positions"), 3)
         result["flops_counted"] = "6 x matrix parameters a position + 12 x layers x width x T/2"
@@ -87,7 +92,7 @@ def main() -> None:
     for name, row in rows.items():
         print(f"{name:16} {row.median():10,.0f} useful characters/s   {ROWS[name]}")
     print(f"{'matrix product':16} {gemm / 1e9:10.1f} GFLOP/s, float32, 2048 x 2048")
-    for key in ("ratio", "share_of_matrix_product", "useful_share_of_positions"):
+    for key in ("ratio", "ratio_bfloat16", "share_of_matrix_product", "useful_share_of_positions"):
         if key in result:
             print(f"{key:30} {result[key]}")
 

@@ -26,7 +26,7 @@ from whence.vocab import Vocab
 
 errand = Errand.read()
 task, folder, amount = errand.task, errand.folder, errand.amount
-compiling = sys.argv[4] if len(sys.argv) > 4 else "off"
+compiling, precision = sys.argv[4:6] if len(sys.argv) > 5 else ("off", "float32")
 vocab = Vocab.from_text(errand.characters)
 
 
@@ -95,7 +95,9 @@ def main() -> None:
         name="pretrain", mixture={"spans": 1.0}, epochs=650, rate=6e-4, schedule="constant"
     )
     config = Config(
-        model=ModelConfig(), train=TrainConfig(evaluations=0, compile=compiling), stages=(stage,)
+        model=ModelConfig(),
+        train=TrainConfig(evaluations=0, compile=compiling, precision=precision),
+        stages=(stage,),
     )
     model = build_model(config, vocab)
     if task == "training":
