@@ -13,20 +13,25 @@ from whence.model import GPT
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
-    """Nearest half-orthogonal matrices, roughly: five quintic Newton-Schulz steps, in float32.
+    """Nearest half-orthogonal matrices, roughly: five quintic Newton-Schulz steps.
 
     The coefficients are those of Jordan et al. (Muon, 2024): they push every singular value into
     about 0.7 .. 1.2, which is enough for an update. torch.optim.Muon does this in bfloat16, which
-    a CPU without the instructions is slow at, and some machines crash on.
+    a CPU without the instructions is slow at, and some machines crash on; here it is float32, or
+    what autocast says (`whence.precision`).
     """
+    device = matrices.device.type
+    low = torch.is_autocast_enabled(device)
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = x.to(torch.get_autocast_dtype(device) if low else x.dtype).contiguous()
     for _ in range(5):
         square = x @ x.mT
-        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    result: Tensor = x.mT if tall else x
-    return result
+        factor = torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315)
+        x = torch.baddbmm(x, factor, x, beta=3.4445)
+    result = x.to(matrices.dtype)
+    return result.mT if tall else result
 
 
 class Muon(torch.optim.Optimizer):
