@@ -20,16 +20,10 @@ from whence.config import (
     StudyConfig,
     SystemConfig,
     TrainConfig,
-    change,
-    from_table,
-    load_recipe,
-    parse_value,
-    renamed,
-    to_table,
-    to_toml,
 )
 from whence.errors import WhenceError
 from whence.model import GPT
+from whence.recipe import change, from_table, load_recipe, parse_value, renamed, to_table, to_toml
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 folders = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8)

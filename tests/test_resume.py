@@ -24,10 +24,10 @@ from tiny import (
     write_recipe,
 )
 from tiny_runs import assert_same_run, quiet, timeless, train_tiny
-from whence.config import from_table, to_table
 from whence.errors import WhenceError
 from whence.precision import try_bfloat16
 from whence.progress import Progress
+from whence.recipe import from_table, to_table
 from whence.run import TRAINING, Run
 from whence.train import Interrupted, build_model, train
 from whence.vocab import Vocab

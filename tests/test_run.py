@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import tiny
 from tiny import BORN, NAMES, SPLITS, TinyCorpus, recipe
 from whence import load
-from whence.config import to_toml
 from whence.errors import WhenceError
 from whence.files import read_json, read_lines, write_text
 from whence.listing import list_folder
 from whence.pipeline import begin, carry_out, check, evaluate_run
+from whence.recipe import to_toml
 from whence.run import TRAINING, Run, load_state, machine, versions
 from whence.train import build_model
 

@@ -23,13 +23,13 @@ from tiny import (
 from tiny_runs import quiet, train_tiny, weights
 from whence.attention import MECHANISMS
 from whence.batches import Batches, Place
-from whence.config import from_table, load_recipe, to_table
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
 from whence.files import read_lines
 from whence.model import GPT
 from whence.pipeline import begin, carry_out
 from whence.progress import Progress
+from whence.recipe import from_table, load_recipe, to_table
 from whence.run import TRAINING, Run
 from whence.train import after_save, backward, build_model, due, stage_bounds, train, whole_share
 from whence.vocab import Vocab

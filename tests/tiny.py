@@ -10,8 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from whence.config import Config, from_table, to_toml
+from whence.config import Config
 from whence.corpus.base import Document, Person, Question, Split
+from whence.recipe import from_table, to_toml
 
 FIRST = ("Ada", "Bo", "Cleo", "Dov", "Eli", "Fay")
 LAST = ("Aberg", "Brooks", "Castel", "Dunn")

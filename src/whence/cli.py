@@ -52,8 +52,8 @@ def main() -> None:
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe.")
 def train(recipe: Path, out: Path | None, corpus: str | None, changes: tuple[str, ...]) -> None:
     """Train one system: pretrain, finetune, evaluate; one run directory."""
-    from whence.config import load_recipe
     from whence.pipeline import begin
+    from whence.recipe import load_recipe
 
     config = load_recipe(recipe, changes, corpus)
     path = out or _unused(Path("runs") / recipe.stem)
@@ -101,7 +101,7 @@ def study(
     recipe: Path, out: Path | None, corpus: str | None, changes: tuple[str, ...], as_json: bool
 ) -> None:
     """A table of systems: baselines, without and with pretraining, one row a mechanism."""
-    from whence.config import load_recipe
+    from whence.recipe import load_recipe
     from whence.report import write_report
     from whence.study import command_line, run_study, table
     from whence.train import Interrupted

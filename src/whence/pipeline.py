@@ -10,7 +10,7 @@ from typing import Any
 
 from whence.answer import read_prompt
 from whence.batches import check_mixture
-from whence.config import Config, CorpusConfig, renamed, to_table
+from whence.config import Config, CorpusConfig
 from whence.corpus import load_corpus
 from whence.corpus.base import Corpus, Split
 from whence.corpus.fold import FoldedCorpus
@@ -18,6 +18,7 @@ from whence.errors import WhenceError
 from whence.evaluate import check_answers, evaluate, score, write_predictions
 from whence.files import read_fields, write_json, write_lines
 from whence.progress import Progress, clock
+from whence.recipe import renamed, to_table
 from whence.run import Run, fingerprint
 from whence.train import build_model, train
 from whence.vocab import Vocab

@@ -17,7 +17,7 @@ import numpy
 import torch
 
 import whence
-from whence.config import Config, StudyConfig, load_recipe, to_table, to_toml
+from whence.config import Config, StudyConfig
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.files import (
@@ -34,6 +34,7 @@ from whence.files import (
     write_text,
 )
 from whence.model import GPT
+from whence.recipe import load_recipe, to_table, to_toml
 from whence.vocab import Vocab
 
 TRAINING = "checkpoints/training.pt"  # everything that resuming needs; gone once finished

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from whence.config import Config, SystemConfig, change, to_table, to_toml
+from whence.config import Config, SystemConfig
 from whence.corpus.base import Corpus, Split
 from whence.course.record import course_record
 from whence.errors import WhenceError
@@ -18,6 +18,7 @@ from whence.evaluate import baseline, check_answers, check_baseline, score
 from whence.files import exclusive, read_fields, read_lines, write_json, write_text
 from whence.pipeline import SCORED, begin, carry_out, check, open_corpus, with_full_path
 from whence.progress import Progress, clock
+from whence.recipe import change, to_table, to_toml
 from whence.run import Run
 
 SPLIT: Split = "dev"

@@ -200,7 +200,7 @@ def test_short_trainings_come_out_as_expected(id):
 
 def small(setting):
     """The recipe of knowledge.toml, over in a moment."""
-    from whence.config import change
+    from whence.recipe import change
 
     tiny = {"train.steps": 2, "train.evaluations": 0, "model.width": 32, "corpus.people": 200}
     return change(RECIPE(setting), tiny)
@@ -225,7 +225,7 @@ def test_what_was_trained_is_kept(monkeypatch, tmp_path):
 
 
 def test_a_recipe_is_known_by_what_it_says():
-    from whence.config import change
+    from whence.recipe import change
 
     recipe = RECIPE(Setting())
     said = runs.written(recipe)
@@ -236,7 +236,7 @@ def test_a_recipe_is_known_by_what_it_says():
 
 def test_the_course_folder_serves_as_well(monkeypatch, tmp_path, course):
     def tiny(setting):
-        from whence.config import change
+        from whence.recipe import change
 
         less = {"corpus.withhold": 2, "train.steps": 2, "train.evaluations": 0, "model.width": 32}
         return change(RECIPE(setting), less)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.answer import LONGEST_ANSWER
-from whence.config import Config, CorpusConfig, Precision, StageConfig, TrainConfig, to_toml
+from whence.config import Config, CorpusConfig, Precision, StageConfig, TrainConfig
 from whence.corpus.base import Question
 from whence.course.checkpoint import write_checkpoint
 from whence.course.layout import BLOCK
@@ -26,6 +26,7 @@ from whence.evaluate import accuracy
 from whence.files import write_json
 from whence.model import GPT
 from whence.progress import Progress
+from whence.recipe import to_toml
 from whence.run import ELSEWHERE, TRAINING, Run
 from whence.train import Interrupted, train
 

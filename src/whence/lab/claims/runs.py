@@ -25,7 +25,8 @@ LONGER = {"train.steps": 4000, "corpus.withhold": 100}
 
 def recipe(setting: Setting) -> Config:
     """The recipe for the asked corpus and seed."""
-    from whence.config import CorpusConfig, change, load_recipe, to_table
+    from whence.config import CorpusConfig
+    from whence.recipe import change, load_recipe, to_table
 
     with as_file(files("whence.lab.claims").joinpath("knowledge.toml")) as path:
         config = load_recipe(path)
