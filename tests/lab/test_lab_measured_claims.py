@@ -287,6 +287,10 @@ def test_a_fingerprint_covers_what_a_result_was_made_by(monkeypatch):
         return fingerprint.fingerprint(CLAIMS["know-3"])
 
     assert edited("whence.lab.claims.runs", "\n\n# a remark\n") == before
+    assert (
+        edited("whence.lab.claims.runs", "\nfrom whence.recipe import (\n    set_value,\n)\n")
+        == before
+    )
     assert edited("whence.lab.claims.scaling", "\nMORE = 1\n") == before
     assert edited("whence.lab.claims.runs", "\nMORE = 1\n") != before
     fingerprint._source.cache_clear()

@@ -47,8 +47,21 @@ def _imports(name: str) -> list[str]:
 
 @cache
 def _source(name: str) -> str:
-    """The code without its layout and the lines that are comments, and the recipe beside it."""
-    lines = [line for line in _text(name).splitlines() if not line.lstrip().startswith("#")]
+    """The code without its layout, comment lines and imports, and the recipe beside it.
+
+    An import says where something stands. What of the lab it brings is covered as a module.
+    """
+    imported = {
+        number
+        for node in ast.walk(ast.parse(_text(name)))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = [
+        line
+        for number, line in enumerate(_text(name).splitlines(), 1)
+        if number not in imported and not line.lstrip().startswith("#")
+    ]
     if name in _RECIPES:
         recipe = files("whence.lab.claims").joinpath(_RECIPES[name]).read_text(encoding="utf-8")
         lines += [line for line in recipe.splitlines() if not line.startswith("#")]
