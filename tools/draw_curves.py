@@ -1,6 +1,6 @@
 """Draw accuracy against seconds and against exposures, from run directories, as one SVG.
 
-    python tools/draw_curves.py docs/figures/knowledge.svg LABEL=RUN [RUN ...] LABEL=RUN ...
+    python tools/draw_curves.py docs/figures/knowledge.svg TITLE LABEL=RUN [RUN ...] LABEL=RUN ...
 
 Runs after one label are seeds of one system, and its line is their mean. Exposures are passes over
 the documents: how often each person was asked about.
@@ -19,7 +19,7 @@ AXES = {"seconds": "seconds of training", "epochs": "exposures per document"}
 Points = list[dict[str, float]]
 
 
-def main(target: Path, arguments: list[str]) -> None:
+def main(target: Path, title: str, arguments: list[str]) -> None:
     systems: dict[str, list[Points]] = {}
     label = ""
     for argument in arguments:
@@ -28,16 +28,15 @@ def main(target: Path, arguments: list[str]) -> None:
         systems.setdefault(label, []).append(points(Path(run)))
     panels = [
         Panel(
-            f"against {title}",
-            title,
+            f"against {axis}",
+            axis,
             "dev, % right",
             [mean_line(label, seeds, key) for label, seeds in systems.items()],
             log_x=True,
         )
-        for key, title in AXES.items()
+        for key, axis in AXES.items()
     ]
-    figure = Figure("What the questions say about the spans decides what is known when.", panels)
-    target.write_text(render(figure), encoding="utf-8")
+    target.write_text(render(Figure(title, panels)), encoding="utf-8")
 
 
 def points(run: Path) -> Points:
@@ -52,4 +51,4 @@ def mean_line(label: str, seeds: list[Points], key: str) -> Line:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
