@@ -31,8 +31,13 @@ def silent(line: str) -> None:
     raise AssertionError(f"nothing was to be said: {line}")
 
 
-def test_a_real_trial_measures_or_says_why_not() -> None:
+def test_a_real_trial_measures_or_says_why_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)
     trial = try_bfloat16(1)
+    assert "a file of the user" not in trial.failure
     assert (trial.gain > 0) != bool(trial.failure)
 
 

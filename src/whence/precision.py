@@ -58,7 +58,8 @@ class Trial:
 @cache
 def try_bfloat16(threads: int) -> Trial:
     """Make some products in a process of its own, which may die of them."""
-    command = [sys.executable, "-c", TRIAL, str(threads)]
+    # -P: a file called torch.py where the user happens to stand is not torch.
+    command = [sys.executable, "-P", "-c", TRIAL, str(threads)]
     try:
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=False
