@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,13 +90,6 @@ def test_a_training_goes_on_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None
 def test_float32_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "try_bfloat16", lambda threads: 1 / 0)
     assert confirm("float32", "", silent) == "float32"
-
-
-def test_the_signal_of_the_trial_does_not_reach_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "TRIAL", DIES)
-    before = signal.getsignal(signal.SIGILL)
-    assert try_bfloat16(1).failure
-    assert signal.getsignal(signal.SIGILL) == before
 
 
 def test_products_are_rounded_only_where_asked() -> None:

@@ -7,10 +7,11 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from whence.config import Precision
 from whence.errors import WhenceError
 from whence.files import same_file
 
@@ -129,7 +130,7 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
         ("--threads", click.IntRange(min=0), 0, "0: as many as the machine has cores."),
         (
             "--precision",
-            click.Choice(("float32", "bfloat16", "auto")),
+            click.Choice(get_args(Precision)),
             "float32",
             "Of the matrix products of a training; auto: bfloat16 where it works and pays.",
         ),
