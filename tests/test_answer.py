@@ -196,9 +196,14 @@ def test_names_become_questions() -> None:
     assert as_question("What is it ?") == "What is it ?"
     assert as_question("  Ada Dunn\t") == "Where was Ada Dunn born?"
     assert as_question("Where was Ada Dunn born? ") == "Where was Ada Dunn born?"
-    for nothing in ("", "  "):
+    assert as_question("Ada Dunn Jr.") == "Where was Ada Dunn Jr. born?"
+    assert as_question("Howard Whichcote") == "Where was Howard Whichcote born?"
+    for nothing in ("", "  ", "?", " . "):
         with pytest.raises(WhenceError, match="neither a name nor a question"):
             as_question(nothing)
     for lost in ("Where was Ada Dunn born", " When was Ada Dunn born "):
         with pytest.raises(WhenceError, match=r"has no question mark; did you mean '.* born\?'"):
+            as_question(lost)
+    for lost in ("where was Ada Dunn from.", "Who is Ada Dunn", "in what town was Ada Dunn born!"):
+        with pytest.raises(WhenceError, match="has no question mark"):
             as_question(lost)

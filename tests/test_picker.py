@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
-from tiny import BORN, NAMES, TinyCorpus, sentence
-from whence.batches import Batches, Place
+import pytest
+
+from tiny import BORN, NAMES, TinyCorpus, sentence, write_course
+from whence.batches import Batches, Place, make_objective
 from whence.corpus.base import Document, Question, Split
+from whence.corpus.course import CourseCorpus
+from whence.errors import WhenceError
 from whence.picker import Form, Picker, candidate_spans, pick_spans
 from whence.vocab import Vocab
 
@@ -60,6 +65,52 @@ def test_the_picker_never_sees_a_question_of_dev_or_test() -> None:
     batches = Batches(corpus, vocab, mixture, block=128, positions=512, seed=0, stage="a")
     batch, _ = next(batches.read(Place()))
     assert batch.examples > 1
+
+
+def test_of_dev_and_test_the_course_gives_names_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose line it is, is told by the names that are asked about; answers are not looked at."""
+    corpus = CourseCorpus(write_course(tmp_path))
+    answers = {q.answer for split in ("dev", "test") for q in corpus.questions(split)}
+    documents = corpus.documents()
+    assert answers and documents
+
+    def only_train(split: Split) -> Sequence[Question]:
+        assert split == "train", f"{split} questions were asked for"
+        return CourseCorpus.questions(corpus, split)
+
+    monkeypatch.setattr(corpus, "questions", only_train)
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    mixture = {"picked": 0.8, "questions": 0.2}
+    batches = Batches(corpus, vocab, mixture, block=128, positions=512, seed=0, stage="a")
+    assert next(batches.read(Place()))[0].examples > 1
+
+
+@pytest.mark.parametrize("work", ["botanist", "civil engineer"])
+def test_answers_without_capitals_are_found(work: str) -> None:
+    works = [work, "painter", "rower"]
+    texts = [
+        Document(f"{name} grew up as a child of {BORN[name]} and was a {works[i % 3]} later.", name)
+        for i, name in enumerate(NAMES)
+    ]
+    asked = [
+        Question(f"{name} worked as what?", works[i % 3], name, "field")
+        for i, name in enumerate(NAMES)
+    ]
+    picks = pick_spans(texts, asked[::2])
+    found = [text.text[slice(*picks[text][0])] for text in texts[1::2]]
+    assert found == [question.answer for question in asked[1::2]]
+
+
+def test_nothing_to_pick_is_said_before_the_first_step() -> None:
+    class Unknown(TinyCorpus):
+        def questions(self, split: Split) -> Sequence[Question]:
+            asked = super().questions(split)
+            return [Question(f"Of what town is it, {q.name}?", q.answer) for q in asked]
+
+    with pytest.raises(WhenceError, match=r"nothing to learn picking from.* questions have a form"):
+        make_objective("picked", Unknown(), 64, 1, True, 0.95)
 
 
 def test_answers_of_several_words_are_found() -> None:

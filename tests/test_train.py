@@ -110,16 +110,21 @@ def test_looking_at_dev_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_poisoned_dev_and_test_answers_change_nothing_in_training(tmp_path: Path) -> None:
-    """Bit for bit: nothing that trains or chooses has looked at them."""
-    lies = {name: PLACES[(PLACES.index(place) + 1) % 5] for name, place in BORN.items()}
+    """Bit for bit: nothing that trains or chooses has looked at them.
+
+    With a memory, Muon and questions from the first step, as in recipes/recall.toml; and the lies
+    have a character that stands nowhere else, which a vocabulary made of them would have.
+    """
+    lies = {name: f"{PLACES[(PLACES.index(place) + 1) % 5]}ł" for name, place in BORN.items()}
+    mixed = {"picked": 1, "spans": 1, "questions": 1}
     runs = []
     for name, answers in (("true", BORN), ("poisoned", lies)):
         folder = write_course(tmp_path / name, answers)
         stages = [
-            {"name": "pretrain", "steps": 12, "batch": 512, "mixture": {"picked": 1, "spans": 1}},
+            {"name": "pretrain", "steps": 12, "batch": 512, "mixture": mixed, "optimizer": "muon"},
             {"name": "finetune", "steps": 12, "batch": 256, "mixture": {"questions": 1.0}},
         ]
-        config = recipe(corpus={"name": f"course:{folder}"}, stages=stages)
+        config = recipe(corpus={"name": f"course:{folder}"}, stages=stages, model__memory=64)
         run = begin(config, tmp_path / f"run-{name}")
         carry_out(run)
         runs.append(run)

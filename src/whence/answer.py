@@ -7,6 +7,7 @@ one character a step, each at its own position. Rows that are done leave the bat
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -175,13 +176,19 @@ class Answerer:
         return answer_questions(self.model, self.vocab, [as_question(text) for text in listed])
 
 
+ASKING = re.compile(r"(?i)((in|of|from|at|for) )?(where|when|who|what|which|how)\b|do you know\b")
+
+
 def as_question(text: str) -> str:
     """A name becomes the course's question; a question that lost its mark is refused."""
     text = text.strip()
     if not text:
         raise WhenceError("there is neither a name nor a question to ask")
+    bare = text.rstrip(".!? ")
+    if not bare:
+        raise WhenceError(f"{text!r} is neither a name nor a question to ask")
     if text.endswith("?"):
         return text
-    if recognise(f"{text}?")[0]:
-        raise WhenceError(f"{text!r} has no question mark; did you mean {text + '?'!r}?")
+    if recognise(f"{bare}?")[0] or ASKING.match(bare):
+        raise WhenceError(f"{text!r} has no question mark; did you mean {bare + '?'!r}?")
     return f"Where was {text} born?"

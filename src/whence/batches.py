@@ -204,7 +204,15 @@ def make_objective(
 ) -> Objective:
     """The objective that a mixture names; a picked span first needs its picker."""
     if name == "picked":
-        picks = pick_spans(corpus.documents(), corpus.questions("train"))
+        questions = corpus.questions("train")
+        picks = pick_spans(corpus.documents(), questions)
+        if not picks:
+            nameless = sum(not question.name for question in questions)
+            raise WhenceError(
+                f"{corpus.name}: there is nothing to learn picking from, no training answer stands "
+                "in a document about its person"
+                + (f" ({nameless} questions have a form of their own)" if nameless else "")
+            )
         return PickedSpan(block, words_before, numbers, picks, picked_share)
     if name == "salient":
         return SalientSpan(block, words_before, numbers)

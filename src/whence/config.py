@@ -8,6 +8,7 @@ from typing import Any, Literal
 from whence.errors import WhenceError
 
 Positions = Literal["auto", "learned", "rope", "none"]
+MOST_THREADS = 1024
 Precision = Literal["float32", "bfloat16", "auto"]
 LARGEST = 1 << 20  # of any size of a model: beyond it is a slip of the pen, not a small transformer
 
@@ -152,6 +153,8 @@ class TrainConfig:
         for name in ("seconds", "steps", "evaluations", "save_seconds", "threads"):
             if getattr(self, name) < 0:
                 raise WhenceError(f"train.{name} must not be negative")
+        if self.threads > MOST_THREADS:
+            raise WhenceError(f"train.threads must be at most {MOST_THREADS}, not {self.threads}")
 
 
 @dataclass(frozen=True)

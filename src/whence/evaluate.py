@@ -60,7 +60,14 @@ def grouped_interval(groups: Sequence[tuple[int, int]], seed: int = 0) -> tuple[
 def score(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Summary of per-question records, as `whence evaluate --json` prints it."""
     correct, total = sum(bool(r["correct"]) for r in records), len(records)
-    low, high = interval(correct, total)
+    people: dict[object, list[bool]] = {}
+    for number, asked in enumerate(records):
+        people.setdefault(asked["name"] or number, []).append(bool(asked["correct"]))
+    low, high = (
+        interval(correct, total)
+        if len(people) == total
+        else grouped_interval([(sum(right), len(right)) for right in people.values()])
+    )
     return {
         "correct": correct,
         "total": total,

@@ -98,6 +98,13 @@ def same_file(one: Path, other: Path | None) -> bool:
     return other is not None and one.exists() and other.exists() and one.samefile(other)
 
 
+def refuse_overwriting(target: Path, *sources: Path | None) -> None:
+    """A slip on the command line must not cost the file that is read."""
+    for source in sources:
+        if same_file(target, source):
+            raise WhenceError(f"{target} is read by this command: give another file to write")
+
+
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     """JSON lines: one object a line, for other tools to read."""
     write_text(path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records))

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.vocab import MASK
+from whence.vocab import MASK, PAD
 
 # Odd 64-bit numbers with well mixed bits, the golden ratio's and splitmix64's, as signed ones.
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -77,11 +77,12 @@ class WordMemory(nn.Module):
         asked = reading.any(1)
         documents, questions = (~asked).nonzero()[:, 0], asked.nonzero()[:, 0]
         own = self._own_words(tokens[questions], reading[questions])
-        found = torch.cat([self._write(keys[documents]), self._read(keys[questions], own)])
+        real = tokens[documents] != PAD  # what stands behind the end is neither read nor written
+        found = torch.cat([self._write(keys[documents], real), self._read(keys[questions], own)])
         return found[torch.cat([documents, questions]).argsort()]
 
-    def _write(self, keys: Tensor) -> Tensor:
-        self._count(keys.flatten())
+    def _write(self, keys: Tensor, real: Tensor) -> Tensor:
+        self._count(keys[real].flatten())
         return self._sum(keys, self.table)
 
     def _read(self, keys: Tensor, own: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: B batch, T positions, D width, V characters.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.files import read_json, write_bytes, write_json
 from whence.memory import WordMemory
+from whence.naming import nearest
 from whence.vocab import PAD
 
 State = list[dict[str, Tensor]]  # one attention state per block, then the memory's if there is one
@@ -54,8 +56,16 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
         options["rope"] = True
     if config.qk_norm:
         options["qk_norm"] = True
+    kind = MECHANISMS[name]
+    known = [option for option in known_options(kind) if option not in ("dropout", "bias")]
+    for option in options:
+        if option not in known:
+            raise WhenceError(
+                f"attention {name!r} has no option {option!r}{nearest(option, known)}; "
+                f"it has {', '.join(known)}"
+            )
     try:
-        return MECHANISMS[name](
+        return kind(
             width=config.width,
             heads=config.heads,
             context=config.context,
@@ -66,6 +76,17 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
         )
     except (TypeError, ValueError) as error:
         raise WhenceError(f"attention {name!r}: {error}") from error
+
+
+def known_options(kind: type[Attention]) -> list[str]:
+    """The options of a mechanism by their names, its own first."""
+    found: dict[str, None] = {}
+    for layer in kind.__mro__:
+        made = inspect.signature(layer.__init__).parameters.values()
+        found |= dict.fromkeys(one.name for one in made if one.kind is one.KEYWORD_ONLY)
+        if layer is Attention:
+            break
+    return list(found)
 
 
 def is_rotary(config: ModelConfig) -> bool:

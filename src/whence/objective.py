@@ -145,16 +145,17 @@ _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
-def salient_words(document: Document, numbers: bool = True) -> list[Span]:
+def salient_words(document: Document, numbers: bool = True, plain: bool = False) -> list[Span]:
     """Where capitalised words (and numbers) stand, without those of the person's own name.
 
+    `plain`: all other words as well.
     Of words like Toulouse-born and Toulouse's, the capitalised part is salient on its own as well.
     """
     own = set(_WORD.findall(document.name))
     found: list[Span] = []
     for match in _WORD.finditer(document.text, len(document.name) + 1 if document.name else 0):
         word, start = match.group(), match.start()
-        if word in own or not (word[0].isupper() or (numbers and word.isdigit())):
+        if word in own or not (plain or word[0].isupper() or (numbers and word.isdigit())):
             continue
         parts = list(_PART.finditer(word))
         if any(part.group()[0].islower() for part in parts):

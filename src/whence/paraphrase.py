@@ -30,8 +30,11 @@ def ask_in_all_forms(model: GPT, vocab: Vocab, corpus: Corpus, split: Split) -> 
     known = [question for question in answered if question.attribute in QUESTIONS]
     if not known:
         raise WhenceError(f"{corpus.name}, {split}, has no question that has other forms")
+    unrecognised = len(answered) - len(known)
     train = corpus.questions("train")
     trained, names = {question.text for question in train}, [question.name for question in train]
+    # A training question may itself be asked in several forms; its fact is asked for once.
+    known = list({(q.name, q.attribute, q.answer): q for q in known}.values())
     rows, facts = [], []
     for attribute in dict.fromkeys(question.attribute for question in known):
         asked = [question for question in known if question.attribute == attribute]
@@ -57,7 +60,7 @@ def ask_in_all_forms(model: GPT, vocab: Vocab, corpus: Corpus, split: Split) -> 
             )
     return {
         "split": split,
-        "unrecognised": len(answered) - len(known),
+        "unrecognised": unrecognised,
         "forms": rows,
         "trained": together(facts, heard=True),
         "unheard": together(facts, heard=False),

@@ -1,21 +1,22 @@
 """Which span of a document answers the questions? Learned from the training questions only.
 
 For every training person whose documents hold the answer, the picker sees the candidates
-(capitalised words, numbers) and which of them was the answer. It scores a candidate by where it
-stands: the words around it, its place among the others, whether other people's answers look like
-it. Nothing in here knows what the questions are about; birth places and football teams are learned
-alike. The model is a logistic regression over the candidates of one person (a softmax), fitted by
-L-BFGS: convex, deterministic, a second for thousands of documents. A document that says nothing of
-what is asked competes with those of the same person that do, and nothing is picked from it; nor is
-anything picked about a person whose best candidate scores below all that was ever right. Without a
-single answer to learn from nothing is picked at all.
+(capitalised words and numbers; all words where most answers are neither) and which of them was the
+answer. It scores a candidate by where it stands: the words around it, its place among the others,
+whether other people's answers look like it. Nothing in here knows what the questions are about;
+birth places and football teams are learned alike. The model is a logistic regression over the
+candidates of one person (a softmax), fitted by L-BFGS: convex, deterministic, a second for
+thousands of documents. A document that says nothing of what is asked competes with those of the
+same person that do, and nothing is picked from it; nor is anything picked about a person whose best
+candidate scores below all that was ever right. Without a single answer to learn from nothing is
+picked at all.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -44,15 +45,17 @@ class Form:
 
     words: int = 1
     joints: frozenset[str] = frozenset({" "})  # "University of Milan" adds " of "
+    plain: bool = False  # most answers are neither capitalised nor numbers: any word may be one
 
     @classmethod
-    def of(cls, answers: Iterable[str]) -> Form:
+    def of(cls, answers: Collection[str]) -> Form:
         words, joints = 1, {" "}
+        plain = 2 * sum(not salient_words(Document(answer)) for answer in answers) > len(answers)
         for answer in answers:
-            parts = salient_words(Document(answer))
+            parts = salient_words(Document(answer), plain=plain)
             words = max(words, len(parts))
             joints |= {answer[a[1] : b[0]] for a, b in pairwise(parts)}
-        return cls(words, frozenset(joints - {""}))  # parts of a hyphenated word overlap
+        return cls(words, frozenset(joints - {""}), plain)  # parts of a hyphenated word overlap
 
 
 class Picker:
@@ -196,7 +199,7 @@ def pick_spans(
 
 def candidate_spans(document: Document, form: Form) -> list[Span]:
     """Salient words and, where answers have several of them, runs that are joined alike."""
-    single = salient_words(document)
+    single = salient_words(document, plain=form.plain)
     spans = list(single)
     for length in range(2, form.words + 1):
         for first in range(len(single) - length + 1):

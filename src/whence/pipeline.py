@@ -16,10 +16,11 @@ from whence.corpus.base import Corpus, Split
 from whence.corpus.fold import FoldedCorpus
 from whence.errors import WhenceError
 from whence.evaluate import check_answers, evaluate, score, write_predictions
-from whence.files import read_fields, write_json, write_lines
+from whence.files import read_fields, refuse_overwriting, write_json, write_lines
+from whence.precision import refuse_unusable
 from whence.progress import Progress, clock
 from whence.recipe import renamed, to_table
-from whence.run import Run, fingerprint
+from whence.run import OWN_FILES, Run, fingerprint
 from whence.train import build_model, train
 from whence.vocab import Vocab
 
@@ -40,6 +41,7 @@ def make_vocab(corpus: Corpus) -> Vocab:
 
 def check(config: Config, corpus: Corpus | None = None) -> None:
     """Refuse now what would stop the recipe later; `corpus` saves loading its corpus again."""
+    refuse_unusable(config.train.precision)
     corpus = corpus or open_corpus(config.corpus)
     vocab = make_vocab(corpus)
     sees = build_model(config, vocab).context
@@ -102,8 +104,8 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             run.write_origin(corpus, model)
         elif begun_with is not None and begun_with != fingerprint(corpus):
             raise WhenceError(
-                f"{corpus.name} is not what {run.path} began with: documents or training "
-                "questions have changed, so the run cannot go on"
+                f"{corpus.name} is not what {run.path} began with: documents, training "
+                "questions or the names asked about have changed, so the run cannot go on"
             )
         progress = Progress(title or run.path.name)
         said = model.describe()
@@ -157,7 +159,16 @@ def evaluate_run(
     run, corpus, asked = _asked(path, split, corpus_name)
     if predictions is None and answers is None:
         check_answers(corpus.questions(asked), f"{corpus.name}, {asked}")
-    found = evaluate(run.model(), run.vocab(), corpus, asked)
+    place, _, _ = corpus.place_of(asked, 0).rpartition(":")
+    read = [run.path / name for name in OWN_FILES] + ([Path(place)] if place else [])
+    for target in (predictions, answers):
+        if target is not None:
+            refuse_overwriting(target, *read)
+    if predictions is not None and answers is not None and predictions == answers:
+        raise WhenceError(f"--predictions and --answers would both write {answers}")
+    model, vocab = run.model(), run.vocab()
+    check_prompts(corpus, asked, vocab, model.context)
+    found = evaluate(model, vocab, corpus, asked)
     if predictions is not None:
         write_predictions(predictions, [record["answer"] for record in found])
     if answers is not None:

@@ -81,18 +81,27 @@ def try_bfloat16(threads: int) -> Trial:
     return Trial(gain=gain)
 
 
+def refuse_unusable(asked: str, begun: str = "") -> None:
+    """Refuse bfloat16 where it does not work, if it was asked for or a training began in it."""
+    if "bfloat16" not in (asked, begun) or asked == "float32":
+        return
+    trial = try_bfloat16(torch.get_num_threads())
+    if not trial.failure:
+        return
+    wrong = f"products in bfloat16 do not work on this machine: {trial.failure}"
+    if begun:
+        raise WhenceError(f"{wrong}; this training began in them and cannot go on here")
+    raise WhenceError(f'{wrong}; precision "float32" does, and "auto" finds out by itself')
+
+
 def confirm(asked: str, begun: str, say: Callable[[str], None]) -> str:
     """The precision that runs: as asked for, or as an interrupted training began, if it can."""
     if "float32" in (asked, begun):
         return "float32"
-    trial = try_bfloat16(torch.get_num_threads())
     if "bfloat16" in (asked, begun):
-        if trial.failure:
-            raise WhenceError(
-                f"products in bfloat16 do not work on this machine: {trial.failure}; "
-                'train.precision = "float32" does'
-            )
+        refuse_unusable(asked, begun)
         return "bfloat16"
+    trial = try_bfloat16(torch.get_num_threads())
     if trial.pays:
         say(f"products in bfloat16: {trial.gain:.1f} times as fast as float32 here")
         return "bfloat16"

@@ -31,6 +31,8 @@ def load_recipe(path: Path, changes: Sequence[str] = (), corpus: str | None = No
         raise WhenceError(f"{path}: not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise WhenceError(f"{path}: {error}") from error
+    except RecursionError:
+        raise WhenceError(f"{path}: tables or lists stand too deep in each other") from None
     if corpus is not None and isinstance(table.setdefault("corpus", {}), dict):
         table["corpus"] = _renamed(table["corpus"], corpus)
     for change in changes:

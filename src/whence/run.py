@@ -39,6 +39,16 @@ from whence.vocab import Vocab
 
 TRAINING = "checkpoints/training.pt"  # everything that resuming needs; gone once finished
 WEIGHTS = "checkpoints"  # model.safetensors and its config.json
+OWN_FILES = (
+    "config.toml",
+    "origin.json",
+    "vocab.json",
+    "metrics.jsonl",
+    "answers.jsonl",
+    "evaluation.json",
+    "checkpoints/model.safetensors",
+    "checkpoints/config.json",
+)
 ELSEWHERE = "elsewhere.json"  # where the weights are of a run that keeps them in another form
 
 
@@ -193,9 +203,10 @@ def fingerprint(corpus: Corpus) -> str:
     """Of what a training reads: documents and training questions, and nothing of dev or test."""
     digest = hashlib.blake2b(digest_size=16)
     for document in corpus.documents():
-        digest.update(document.text.encode() + b"\n")
+        digest.update(f"{document.name}\t{document.text}\n".encode())
     for question in corpus.questions("train"):
-        digest.update(f"{question.text}\t{question.answer}\n".encode())
+        known = (question.text, question.answer, question.name, question.attribute)
+        digest.update(f"{known!r}\n".encode())
     return digest.hexdigest()
 
 

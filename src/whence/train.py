@@ -104,6 +104,7 @@ def train(
                     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
                         optimizer.load_state_dict(state)
                 saved = None
+            preparing = time.monotonic()
             batches = Batches(
                 corpus,
                 vocab,
@@ -116,6 +117,9 @@ def train(
                 numbers=stage.numbers,
                 picked_share=stage.picked_share,
             )
+            if clock.stage_step == 0:  # a picker's fit is training; on resumption it was counted
+                clock.seconds += time.monotonic() - preparing
+                clock.stage_seconds += time.monotonic() - preparing
             stream = batches.read(Place(clock.window, clock.batch))
             next_save = time.monotonic() + config.train.save_seconds
             while (share := stage_share(bounds, clock, batches)) < 1:

@@ -1,5 +1,6 @@
 """A clear error or a right result, never a silent wrong one."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -159,12 +160,18 @@ def test_windows_and_slots_larger_than_the_text_are_fine(length: int) -> None:
 def test_low_precision_under_autocast_stays_near(kind: type[Attention]) -> None:
     if try_bfloat16(1).failure:
         pytest.skip("this machine has no bfloat16 products")
-    attention = kind(16, 2, 40).eval()
+    # A graph of bigbird's that is not dense at this length.
+    attention = kind(16, 2, 40, **({"block": 4} if kind is BigBird else {})).eval()
     x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
+    whole = attention(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = attention(x)
         low.float().sum().backward()
-    torch.testing.assert_close(low.float(), attention(x), atol=0.05, rtol=0.05)
+        begun, state = attention.prefill(x[:, :39])
+        last, _ = attention.step(x[:, 39:], state, torch.tensor([39, 39]))
+    torch.testing.assert_close(low.float(), whole, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(begun.float(), whole[:, :39], atol=0.05, rtol=0.05)
+    torch.testing.assert_close(last.float(), whole[:, 39:], atol=0.05, rtol=0.05)
     grads = [parameter.grad for parameter in attention.parameters() if parameter.requires_grad]
     assert all(grad is not None and grad.isfinite().all() for grad in grads)
 
@@ -187,3 +194,56 @@ def test_the_picture_of_large_logits_is_the_computation(kind: str, causal: bool)
     x = 1000 * torch.randn(1, 40, 64, generator=torch.Generator().manual_seed(0)).double()
     drawn = attention.project(attention.pattern(x) @ attention.values(x))
     torch.testing.assert_close(attention(x), drawn)
+
+
+def test_half_precision_is_kept_in_range() -> None:
+    """A sparse graph, rows that see nothing, large scores: float16 ends at 65,504."""
+    attention = BigBird(32, 2, 64, block=4)
+    x = 10 * torch.randn(2, 50, 32, generator=torch.Generator().manual_seed(0))
+    real = torch.arange(50) >= torch.tensor([[13], [0]])
+    whole = attention(x, padding=real)
+    half = copy.deepcopy(attention).half()(x.half(), padding=real)
+    torch.testing.assert_close(half.float(), whole, atol=0.1, rtol=0.1)
+    with torch.autocast("cpu", dtype=torch.float16):
+        low = attention(x, padding=real)
+    torch.testing.assert_close(low.float(), whole, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("attention", "size"),
+    [
+        (Performer(64, 2, 700, features=512), 24.0),
+        (Performer(64, 2, 700, features=512), 60.0),
+        (Performer(64, 2, 700, False, features=512), 40.0),
+        (Perceiver(64, 2, 700, latents=512), 70.0),
+    ],
+    ids=["performer", "performer, larger", "performer, both ways", "perceiver"],
+)
+def test_padding_ahead_of_large_keys_is_absence(attention: Attention, size: float) -> None:
+    """Whole segments of nothing come first; what follows needs a reference of its own."""
+    generator = torch.Generator().manual_seed(0)
+    real = (size * torch.randn(1, 300, 64, generator=generator)).requires_grad_()
+    wanted = attention(real)
+    (right,) = torch.autograd.grad(wanted.square().sum(), real)
+    padding = (torch.arange(700) >= 400)[None]
+    shifted = attention(torch.cat([torch.zeros(1, 400, 64), real], 1), padding=padding)[:, 400:]
+    (gradient,) = torch.autograd.grad(shifted.square().sum(), real)
+    torch.testing.assert_close(shifted, wanted, atol=1e-3, rtol=1e-3)
+    scale = float(right.abs().max())
+    torch.testing.assert_close(gradient / scale, right / scale, atol=1e-3, rtol=1e-3)
+
+
+@ALL
+def test_a_state_of_other_rows_is_refused(kind: type[Attention]) -> None:
+    attention, x = kind(16, 2, 12).eval(), torch.zeros(2, 4, 16)
+    _, state = attention.prefill(x[:1])
+    with pytest.raises(ValueError, match="the state has 1 rows and x 2"):
+        attention.step(x[:, :1], state, torch.tensor([4, 4]))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "rope", "bigbird", "synthesizer"])
+def test_a_step_beyond_the_room_is_refused(kind: str) -> None:
+    attention, x = MECHANISMS[kind](16, 2, 12).eval(), torch.zeros(1, 4, 16)
+    _, state = attention.prefill(x, room=4)
+    with pytest.raises(ValueError, match="the room of the state is full"):
+        attention.step(x[:, :1], state, torch.tensor([4]))

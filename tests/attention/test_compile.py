@@ -22,3 +22,15 @@ def test_compiled_is_eager(kind: type[Attention]) -> None:
     torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
     for parameter, gradient in zip(attention.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("kind", MECHANISMS.values(), ids=MECHANISMS)
+def test_compiled_a_nan_reaches_nothing_before_it(kind: type[Attention], dropout: float) -> None:
+    """Traced as for a compiler and then run as it is: the branches are the compiler's."""
+    torch._dynamo.reset()
+    attention = kind(16, 2, 40, dropout=dropout)
+    x = torch.randn(1, 30, 16, generator=torch.Generator().manual_seed(0))
+    x[0, 20, 3] = torch.nan
+    y = torch.compile(attention, backend="eager")(x)
+    assert y[:, :20].isfinite().all() and y[:, 20:].isnan().all()

@@ -100,3 +100,4 @@ def test_redrawing_changes_the_features_on_request_only() -> None:
     other = Performer(16, 2, 20, features=8).eval()
     other.load_state_dict(performer.state_dict())
     assert torch.equal(other(x), performer(x))
+    assert other.describe()["seed"] is None  # the directions are not those of its own seed

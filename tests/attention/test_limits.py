@@ -81,7 +81,7 @@ def test_perceiver_of_the_course_reads_no_further_than_its_bottleneck() -> None:
 
 
 def test_cross_attention_of_all_positions_is_self_attention() -> None:
-    """Perceiver AR with as many latents as positions is a causal transformer."""
+    """So a bottleneck of as many latents as positions, made of these, is a causal transformer."""
     softmax, x = make(Softmax), inputs()
     torch.testing.assert_close(softmax(x, source=x), softmax(x))
 

@@ -20,6 +20,7 @@ from tiny import (
     assert_refused,
     environment,
     whence,
+    write_course,
 )
 from tiny_cli import call, refused
 from whence.files import read_lines
@@ -48,7 +49,9 @@ def test_a_misspelt_command_line(arguments: list[str], wanted: str) -> None:
         ("model.widht=3", "unknown key 'model.widht': did you mean 'width'?"),
         ("model.width=wide", "model.width must be a whole number, not 'wide'"),
         ("model.attention=sofmax", "unknown attention 'sofmax'"),
-        ("model.options.window=3", "attention 'softmax'"),
+        ("model.options.window=3", "attention 'softmax' has no option 'window'"),
+        ("model.options.qknorm=true", "no option 'qknorm' (did you mean 'qk_norm'?)"),
+        ("train.threads=3000000000", "train.threads must be at most 1024"),
         ("stages.pretrain.mixture={span=1.0}", "unknown objective 'span'"),
         ("corpus.name=moon", "unknown corpus 'moon'"),
         ("corpus.name=course:/no/such/folder", "/no/such/folder"),
@@ -267,7 +270,7 @@ def test_a_corpus_that_has_changed_is_not_gone_on_with(run: Path, course: Path) 
     origin = json.loads((run / "origin.json").read_text(encoding="utf-8"))
     (run / "origin.json").write_text(json.dumps({**origin, "content": "of another text"}))
     result = call("resume", run)
-    assert result.exit_code == 2 and "documents or training questions have changed" in result.stderr
+    assert result.exit_code == 2 and "asked about have changed" in result.stderr
 
 
 def test_a_corpus_is_kept_with_its_full_path(
@@ -310,3 +313,35 @@ def test_a_question_that_cannot_be_spelled_is_found_before_training(
     result = call("train", recipe_path, "--out", tmp_path / "run", "--corpus", f"course:{folder}")
     refused(result, f"{file}:2: character 'Ω'")
     assert not (tmp_path / "run").exists()
+
+
+def test_predictions_do_not_overwrite_what_is_read(finished: Path, tmp_path: Path) -> None:
+    for target in (finished / "config.toml", finished / "answers.jsonl"):
+        before = target.read_bytes()
+        for option in ("--predictions", "--answers"):
+            refused(call("evaluate", finished, option, target), "is read by this command")
+        assert target.read_bytes() == before
+    questions = write_course(tmp_path / "course") / "birth_dev.tsv"
+    other = ("evaluate", finished, "--corpus", f"course:{questions.parent}")
+    refused(call(*other, "--predictions", questions), "is read by this command")
+    one = tmp_path / "one.txt"
+    both = ("--predictions", one, "--answers", one)
+    refused(call("evaluate", finished, *both), "would both write")
+    assert not one.exists()
+
+
+def test_a_question_of_another_folder_is_refused_with_its_line(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = write_course(tmp_path / "course")
+    text = (folder / "birth_dev.tsv").read_text(encoding="utf-8")
+    (folder / "birth_dev.tsv").write_text(text + "Where was Ωmega born?\tRome\n", encoding="utf-8")
+    number = text.count("\n") + 1
+    result = call("evaluate", finished, "--corpus", f"course:{folder}")
+    refused(result, f"birth_dev.tsv:{number}: character 'Ω'")
+
+
+def test_a_recipe_that_is_nested_too_deep(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.toml"
+    deep.write_text("seed = " + "[" * 5000 + "]" * 5000)
+    refused(call("train", deep), "too deep in each other")

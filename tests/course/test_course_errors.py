@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from course_folder import Folder
 
 import textbook
+from whence import precision
 from whence.cli import main
 
 Trained = Callable[[str], tuple[textbook.TextbookGPT, Path]]
@@ -319,3 +321,53 @@ def test_a_question_that_is_too_long_leaves_nothing(folder: Folder, whence: When
     )
     assert "long.tsv:1: the question with its answer is" in result.stderr
     assert not (folder.path / "expt").exists()
+
+
+def test_positions_of_both_kinds_are_another_model(
+    refuse: Callable[..., str], trained: Trained, folder: Folder
+) -> None:
+    state = dict(trained("rope")[0].state_dict())
+    state["pos_emb"] = trained("vanilla")[0].state_dict()["pos_emb"]
+    both = folder.path / "both.params"
+    torch.save(state, both)
+    assert "stands beside learned positions" in refuse(both)
+
+
+def test_what_else_a_file_holds_is_named(refuse: Callable[..., str], folder: Folder) -> None:
+    bad = folder.path / "bad.params"
+    torch.save({"args": argparse.Namespace(lr=1)}, bad)
+    assert "it holds argparse.Namespace, not only tensors" in refuse(bad)
+
+
+def test_the_folder_of_the_course_s_own_program_is_left_alone(
+    folder: Folder, whence: Whence
+) -> None:
+    theirs = Path("expt/pretrain/run_vanilla_pt_lr_0.006000_ft_lr_0.000600")
+    theirs.mkdir(parents=True)
+    (theirs / "events.out.tfevents.1").write_text("theirs")
+    command = ("pretrain", "vanilla", folder.corpus, "--writing_params_path", "v.params")
+    said = whence(*command, "--steps", "1").stderr
+    assert f"log in {theirs}-2" in said
+    assert [path.name for path in theirs.iterdir()] == ["events.out.tfevents.1"]
+
+
+def test_a_precision_that_does_not_work_leaves_nothing(
+    folder: Folder, whence: Whence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = precision.Trial(failure="the trial ended with SIGILL")
+    monkeypatch.setattr(precision, "try_bfloat16", lambda threads: broken)
+    command = ("pretrain", "rope", folder.corpus, "--writing_params_path", "r.params")
+    said = whence(*command, "--steps", "1", "--precision", "bfloat16", code=2).stderr
+    assert "SIGILL" in said and '"float32" does' in said
+    assert not Path("expt").exists()
+    whence(*command, "--steps", "1", "--precision", "float32")
+    (record,) = Path("expt").rglob("course.json")
+    assert json.loads(record.read_text())["precision"] == "float32"
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", 2**63), ("--threads", 3_000_000_000)])
+def test_numbers_that_nothing_can_hold(
+    option: str, value: int, folder: Folder, whence: Whence
+) -> None:
+    command = ("pretrain", "vanilla", folder.corpus, "--writing_params_path", "v.params")
+    assert option in whence(*command, option, str(value), code=2).stderr

@@ -12,7 +12,9 @@ and what is drawn is what the model did. A new mechanism writes one method, `mix
 general `weights`, `prefill` and `step` below; a mechanism with a shorter way overrides them.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,8 @@ from whence.attention.dropout import drop
 from whence.attention.rotation import Rotation
 
 State = dict[str, Tensor]
+Layer = TypeVar("Layer", bound="Attention")
+Rest = ParamSpec("Rest")
 
 
 def refuse_below(least: int, **sizes: object) -> None:
@@ -38,6 +42,23 @@ def refuse_unless_flag(**flags: object) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise ValueError(f"{name} must be True or False, not {flag!r}")
+
+
+def unrounded(
+    method: Callable[Concatenate[Layer, Tensor, Rest], tuple[Tensor, State]],
+) -> Callable[Concatenate[Layer, Tensor, Rest], tuple[Tensor, State]]:
+    """A `prefill` or `step` of running sums: under autocast in the precision of the weights."""
+
+    @wraps(method)
+    def precise(
+        layer: Layer, x: Tensor, *args: Rest.args, **options: Rest.kwargs
+    ) -> tuple[Tensor, State]:
+        if not torch.is_autocast_enabled(x.device.type):
+            return method(layer, x, *args, **options)
+        with torch.autocast(x.device.type, enabled=False):
+            return method(layer, x.to(layer.proj.weight.dtype), *args, **options)
+
+    return precise
 
 
 class Attention(nn.Module):
@@ -198,7 +219,7 @@ class Attention(nn.Module):
         A mechanism with `strides` takes several, x (B,R,D), of which `positions` places the first.
         Every position is given once and in order: what has been read is not taken back.
         """
-        self.check_step(x, positions)
+        self.check_step(x, state, positions, state["history"].shape[1])
         history, rows = state["history"], torch.arange(x.shape[0], device=x.device)
         history[rows, positions] = x[:, 0]
         # Causality makes the junk after a row's own position harmless.
@@ -375,7 +396,10 @@ class Attention(nn.Module):
                 f"{name} is {tensor.dtype} and the weights are {weight.dtype}: convert one"
             )
 
-    def check_step(self, x: Tensor, positions: Tensor) -> None:
+    def check_step(
+        self, x: Tensor, state: State, positions: Tensor, room: int | None = None
+    ) -> None:
+        """`room`: how many positions the state has place for, where it has one for each."""
         self.check_decoding(x)
         self.check_type("x", x)
         if positions.is_floating_point() or positions.is_complex():
@@ -386,5 +410,10 @@ class Attention(nn.Module):
                 f"a step takes x (batch, 1, {self.width}) and positions (batch,), "
                 f"not {tuple(x.shape)} and {tuple(positions.shape)}"
             )
-        if int(positions.max()) + x.shape[1] > self.context or int(positions.min()) < 0:
-            raise ValueError(f"positions must be in 0 ... {self.context - 1}: the context is full")
+        for tensor in state.values():
+            if tensor.shape[0] != x.shape[0]:
+                raise ValueError(f"the state has {tensor.shape[0]} rows and x {x.shape[0]}")
+        room = room or self.context
+        if int(positions.max()) + x.shape[1] > room or int(positions.min()) < 0:
+            what = "room of the state" if room < self.context else "context"
+            raise ValueError(f"positions must be in 0 ... {room - 1}: the {what} is full")

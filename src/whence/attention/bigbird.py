@@ -39,6 +39,7 @@ class BigBird(Softmax):
         "random": {"block": 1, "window": 1, "random": 3, "leading": 0},
         "most": {"block": 4, "window": 3},
         "all": {"block": 5, "window": 100},
+        "rope": {"rope": True, "qk_norm": True, "block": 3, "window": 2},
     }
     neighbours: Tensor
 

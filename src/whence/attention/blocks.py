@@ -39,9 +39,12 @@ def block_attention(
     neighbours: the blocks of keys that a block of queries sees, -1 for none. With `diagonal` the
     first of them is the queries' own, of which position i sees j <= i. padding (B,.): True is real.
     """
-    out, _ = _attend(queries, keys, values, neighbours, padding, block, diagonal)
-    result: Tensor = out
-    return result
+    kind = values.dtype
+    if kind in (torch.float16, torch.bfloat16):  # sums of exponentials want more than half
+        queries, keys, values = queries.float(), keys.float(), values.float()
+    with torch.autocast(values.device.type, enabled=False):
+        out: Tensor = _attend(queries, keys, values, neighbours, padding, block, diagonal)[0]
+    return out.to(kind)
 
 
 class _Tiles:

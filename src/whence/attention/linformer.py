@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State, refuse_below, refuse_unless_flag
+from whence.attention.base import Attention, State, refuse_below, refuse_unless_flag, unrounded
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
@@ -47,6 +47,7 @@ class Linformer(Attention):
         "free": {"form": "free", "projected": 5},
         "averaged": {"form": "averaged", "projected": 5, "per_head": True},
         "shared": {"projected": 64, "shared": True},
+        "rope": {"rope": True, "qk_norm": True, "projected": 5},
     }
 
     def __init__(
@@ -216,6 +217,7 @@ class Linformer(Attention):
         mixed: Tensor = chosen[:, :, :, None] @ to_values
         return mixed[:, :, :, 0]
 
+    @unrounded
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_prefill(x, room)
@@ -235,9 +237,10 @@ class Linformer(Attention):
             state[name] = projection.mT @ what
         return self.project(self.mix(queries, keys, values, None)), state
 
+    @unrounded
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_step(x, positions)
+        self.check_step(x, state, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         after: State = {}
         for name, what, projection in zip(

@@ -69,7 +69,7 @@ def _mass_backward(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
     for start, stop, _, top, _ in reversed(list(_segments(key_log))):
         window = slice(start, stop)
         if after is not None and after is not top:
-            asked = asked * (after.neg() if top is None else top - after).exp_()
+            asked = asked * (after.neg().clamp_(max=0.0) if top is None else top - after).exp_()
         here = (out[:, window].neg() if top is None else top - out[:, window]).exp_()
         here.mul_(gradient[:, window])
         # The sum from the end is the sum of all less the sum from the start, up to rounding that

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State, refuse_below
+from whence.attention.base import Attention, State, refuse_below, unrounded
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
@@ -42,6 +42,7 @@ class Perceiver(Attention):
     variants: ClassVar = {
         "default": {"latents": 5},
         "one": {"latents": 1},
+        "rope": {"rope": True, "qk_norm": True, "latents": 5},
         "course": {"form": "course", "latents": 5, "causal": True},
         "course-wide": {"form": "course", "latents": 64, "layers": 2, "causal": True},
     }
@@ -176,6 +177,7 @@ class Perceiver(Attention):
         mixed: Tensor = scores.softmax(-1)[:, :, :, None] @ seen
         return mixed[:, :, :, 0]
 
+    @unrounded
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_prefill(x, room)
@@ -193,9 +195,10 @@ class Perceiver(Attention):
         share = (wanted - mass).exp().mT
         return y, {"mass": mass, "keys": share @ keys, "values": share @ values}
 
+    @unrounded
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_step(x, positions)
+        self.check_step(x, state, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         if self.form == "course":
             m, device = self.latents.shape[1], x.device

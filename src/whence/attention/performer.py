@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.base import Attention, State, refuse_below
+from whence.attention.base import Attention, State, refuse_below, unrounded
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
@@ -51,6 +51,7 @@ class Performer(Attention):
     variants: ClassVar = {
         **{kind: {"kind": kind, "features": 16} for kind in KINDS},
         "iid": {"draw": "iid", "features": 7},
+        "rope": {"rope": True, "qk_norm": True, "features": 16},
     }
     directions: Tensor
 
@@ -82,6 +83,11 @@ class Performer(Attention):
         self.seed = seed
         self.directions.copy_(draw_directions(self.features, self.head_width, self.draw, seed))
 
+    def drawn_from_seed(self) -> bool:
+        """Not if the directions were loaded from a layer with another seed."""
+        drawn = draw_directions(self.features, self.head_width, self.draw, self.seed)
+        return torch.equal(self.directions, drawn.to(self.directions))
+
     def look_back(self, nearest: int = 1) -> None:
         """Roughly: with 128 features a third of the weight falls on the position looked at."""
         if self.kind not in ("positive", "hyperbolic"):
@@ -93,7 +99,7 @@ class Performer(Attention):
             "features": self.features,
             "kind": self.kind,
             "draw": self.draw,
-            "seed": self.seed,
+            "seed": self.seed if self.drawn_from_seed() else None,
             "dropout_of": "sources",
         }
 
@@ -187,6 +193,7 @@ class Performer(Attention):
         total = kernel.sum(-1, keepdim=True)
         return (kernel / total).masked_fill(total == 0, 0.0)
 
+    @unrounded
     @torch.no_grad()
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_prefill(x, room)
@@ -203,9 +210,10 @@ class Performer(Attention):
         state = {"sum": scaled.mT @ torch.cat([values, ones], -1), "top": top}
         return self.project(self.mix(queries, keys, values, None)), state
 
+    @unrounded
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_step(x, positions)
+        self.check_step(x, state, positions)
         queries, keys, values = self.heads_of(x, positions=positions)
         a, b, query_log, key_log = self.phi(queries, keys, None)
         total, top = state["sum"], state["top"][:, :, None]

@@ -67,7 +67,7 @@ def sum_up(
     """Running sums over chunks of left^T right, (G n,c,W) and (G n,c,M), from a state (n,W,M).
 
     In their order or from the end. Returns the state at each chunk (G n,W,M), itself excluded, and
-    the state after them all.
+    the state after them all, which is a copy: whoever keeps it must not keep all the sums.
     """
     W, M, G = left.shape[2], right.shape[2], len(left) // n
     sums = left.new_empty(G + 1, n, W, M)
@@ -83,4 +83,4 @@ def sum_up(
         else:
             sums[g + 1].add_(sums[g])
     before, after = (sums[1:], sums[0]) if backwards else (sums[:-1], sums[-1])
-    return before.view(-1, W, M), after
+    return before.view(-1, W, M), after.clone()

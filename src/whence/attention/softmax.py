@@ -90,7 +90,8 @@ class Softmax(Attention):
 
     def training_weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         """`weights` with scale and mask folded into the product: fewer passes over (T, S)."""
-        if padding is not None:
+        # Compiled, nobody looks for NaN afterwards; and added to it minus infinity hides nothing.
+        if padding is not None or torch.compiler.is_compiling():
             return self.weights(queries, keys, padding)
         B, H, T, _ = queries.shape
         hidden = queries.new_zeros(T, keys.shape[2])
@@ -125,7 +126,7 @@ class Softmax(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_step(x, positions)
+        self.check_step(x, state, positions, state["keys"].shape[2])
         places = positions[:, None] + torch.arange(x.shape[1], device=x.device)
         queries, keys, values = self.heads_of(x, positions=places)
         rows = torch.arange(x.shape[0], device=x.device)[:, None]

@@ -284,7 +284,7 @@ class Synthesizer(Attention):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
-        self.check_step(x, positions)
+        self.check_step(x, state, positions, state["values"].shape[2])
         rows = torch.arange(x.shape[0], device=x.device)
         seen = int(positions.max()) + 1
         both = None

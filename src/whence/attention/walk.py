@@ -91,11 +91,17 @@ def calm(*logs: Tensor, limit: float = CALM) -> bool:
     return reach <= limit  # NaN is not
 
 
+def seen(key_log: Tensor) -> Tensor:
+    """(N,1,M): where a feature had a key at all; padding is minus infinity."""
+    return key_log.amax(1, keepdim=True) > -math.inf
+
+
 def segments(logs: Logs | None, T: int, size: int, chunk: int) -> Iterator[Segment]:
     """Cut T positions so that within a segment all logarithms can share one reference.
 
     As long as all logarithms are moderate that reference is zero, and nothing is subtracted. From
-    the first that is not, it is the maximum over the past and over the segment itself. If the
+    the first that is not, it is the maximum over the past and over the segment itself; of a past
+    that was nothing but padding there is none. If the
     segment's end rises far above its beginning, the beginning would underflow: such a segment is
     halved, down to single positions, whose reference is their own. With sane keys it never happens.
     """
@@ -110,8 +116,10 @@ def segments(logs: Logs | None, T: int, size: int, chunk: int) -> Iterator[Segme
             key_log = here[1]
             if top is not None or not calm(*here):
                 if top is None:
-                    begin = 0.0 if start else FLOOR
-                    top = key_log.new_full((key_log.shape[0], 1, key_log.shape[2]), begin)
+                    top = key_log.new_full((key_log.shape[0], 1, key_log.shape[2]), FLOOR)
+                    for before in range(0, start, size):
+                        past = logs(before, min(before + size, start))[1]
+                        top.masked_fill_(seen(past), 0.0)
                 peak = torch.maximum(top, key_log.amax(1, keepdim=True))
                 first = torch.maximum(top, key_log[:, :1])
                 if stop - start > 1 and float((peak - first).amax()) > SPREAD:

@@ -17,7 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.walk import CALM, FLOOR, LOG2E, SEGMENT, by_position, calm, length, with_ones
+from whence.attention.walk import (
+    CALM,
+    FLOOR,
+    LOG2E,
+    SEGMENT,
+    by_position,
+    calm,
+    length,
+    seen,
+    with_ones,
+)
 
 
 def whole_attention(
@@ -86,7 +96,9 @@ class Exponentials:
         if self.top is None:
             if calm(logs, limit=CALM / 2 * LOG2E):
                 return logs.exp2_()
-            self.top = logs.new_full((self.N, 1, self.M), 0.0 if window.start else FLOOR)
+            self.top = logs.new_full((self.N, 1, self.M), FLOOR)
+            for past in self.windows(window.start):
+                self.top.masked_fill_(seen(self.key_logs(past)), 0.0)
         before, self.top = self.top, torch.maximum(self.top, logs.amax(1, keepdim=True))
         state *= (before - self.top).exp2_().mT
         return logs.sub_(self.top).exp2_()

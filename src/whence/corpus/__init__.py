@@ -10,10 +10,10 @@ from typing import Any
 from whence.corpus.base import Corpus, Document, Person, Question, Split
 from whence.corpus.course import CourseCorpus
 from whence.corpus.lahman import LahmanCorpus
-from whence.corpus.naming import nearest
 from whence.corpus.reading import read_questions, read_text
 from whence.corpus.world import WorldCorpus
 from whence.errors import WhenceError
+from whence.naming import nearest
 
 __all__ = [
     "Corpus",

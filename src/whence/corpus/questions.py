@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 
 from whence.corpus.base import Question
-from whence.corpus.naming import nearest
 from whence.errors import WhenceError
+from whence.naming import nearest
 
 # The first form is the course's; a world trains on the first few, the others stay unheard.
 QUESTIONS = {

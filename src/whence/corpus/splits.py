@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from whence.corpus.base import Split
 from whence.corpus.draw import Draw
-from whence.corpus.naming import nearest
 from whence.errors import WhenceError
+from whence.naming import nearest
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 

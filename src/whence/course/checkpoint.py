@@ -63,7 +63,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")  # about storage classes of old files
             loaded: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        named = re.search(r"[Gg](?:LOBAL|lobal):? ([\w.]+)", str(error))
+        named = re.search(r"(?:GLOBAL|global:?) (?!GLOBAL)([\w.]+)", str(error))
         if named:
             raise WhenceError(
                 f"{path} was not loaded: it holds {named[1]}, not only tensors, "
@@ -230,11 +230,16 @@ def fill(model: GPT, checkpoint: Checkpoint) -> None:
 
 def _check_rotation(checkpoint: Checkpoint, expected: Mapping[str, Tensor]) -> None:
     """A table of other angles means another function: then the answers would not be the same."""
-    for name, table in expected.items():
-        theirs = checkpoint.state.get(name)
-        if not name.endswith(".rope_cache") or theirs is None:
+    for name, theirs in checkpoint.state.items():
+        if not name.endswith(".rope_cache"):
             continue
-        if theirs.shape != table.shape or not torch.allclose(theirs, table, atol=1e-3):
+        table = expected.get(name)
+        if table is None:
+            raise WhenceError(
+                f"{checkpoint.path}: {name} stands beside learned positions: "
+                "its model computes something else than the course's"
+            )
+        if theirs.shape != table.shape or not torch.allclose(theirs.float(), table, atol=1e-3):
             raise WhenceError(
                 f"{checkpoint.path}: {name} is not the course's rotation "
                 "(cos and sin of t / 10000^(2i/d)): its model computes something else"

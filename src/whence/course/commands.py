@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 import click
 
-from whence.config import Precision
+from whence.config import MOST_THREADS, Precision
 from whence.errors import WhenceError
-from whence.files import same_file
+from whence.files import refuse_overwriting
 
 VARIANTS = ("vanilla", "synthesizer", "perceiver", "rope")
 FILE = click.Path(path_type=Path)
@@ -126,8 +126,13 @@ def course_options(function: Callable[..., None]) -> Callable[..., None]:
         ("--epochs", positive, None, "Passes over the data instead of the course's number."),
         ("--steps", click.IntRange(min=1), None, "Stop after so many steps."),
         ("--seconds", positive, None, "Stop after so many seconds of training."),
-        ("--seed", click.IntRange(min=0), 0, "Of weights, order of the examples and dropout."),
-        ("--threads", click.IntRange(min=0), 0, "0: as many as the machine has cores."),
+        (
+            "--seed",
+            click.IntRange(0, 2**63 - 1),
+            0,
+            "Of weights, order of the examples and dropout.",
+        ),
+        ("--threads", click.IntRange(0, MOST_THREADS), 0, "0: as many as the machine has cores."),
         (
             "--precision",
             click.Choice(get_args(Precision)),
@@ -300,13 +305,6 @@ def read_words(words: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Pa
     if words[0] in VARIANTS and not Path(words[0]).exists():
         raise WhenceError(f"the corpus is missing: expected {words[0]} CORPUS, e.g. wiki.txt")
     return ("perceiver" if options["bottleneck_dim"] else "vanilla"), Path(words[0])
-
-
-def refuse_overwriting(target: Path, *sources: Path | None) -> None:
-    """A slip on the command line must not cost the file that is read."""
-    for source in sources:
-        if same_file(target, source):
-            raise WhenceError(f"{target} is read by this command: give another file to write")
 
 
 def needed(options: dict[str, Any], function: str, *names: str) -> None:

@@ -15,7 +15,8 @@ SHOWN = 4
 
 
 def name_examples(corpus: Path, questions: Path) -> Iterator[str]:
-    """`question ⁇ place ⁇ □□□`; in y only the place and its closing mask."""
+    """`question ⁇ place ⁇ □□□`; y as the course prints it, from the opening mask on. (That one
+    follows every question and is no target of ours.)"""
     text = CourseText(corpus)
     yield text.greeting()
     for question in text.questions(questions, need_answers=True)[:SHOWN]:

@@ -23,8 +23,9 @@ from whence.course.perceiver import CoursePerceiver
 from whence.course.record import COURSE, course_record
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
-from whence.files import write_json
+from whence.files import is_traceless, write_json
 from whence.model import GPT
+from whence.precision import refuse_unusable
 from whence.progress import Progress
 from whence.recipe import to_toml
 from whence.run import ELSEWHERE, TRAINING, Run
@@ -66,12 +67,13 @@ class Request:
         return Path("expt") / self.function / f"{self.name}_{self.variant}_{rates}"
 
 
-def decay_epochs(variant: str) -> float:
-    """The epochs over which the course's cosine falls.
+def decay_epochs(function: str, variant: str) -> float:
+    """The epochs of the pretraining text over which the course's cosine falls.
 
-    From 2024 on it falls to the end; before, 200 epochs of 128 positions, and then it rises again.
+    From 2024 on it falls to the end of pretraining; before, and when finetuning, 200 epochs of 128
+    positions, after which it rises again.
     """
-    return PRETRAIN_EPOCHS if variant in ("vanilla", "rope") else 200
+    return PRETRAIN_EPOCHS if function == "pretrain" and variant in ("vanilla", "rope") else 200
 
 
 def make_stage(request: Request, documents: int, questions: list[Question]) -> StageConfig:
@@ -87,7 +89,8 @@ def make_stage(request: Request, documents: int, questions: list[Question]) -> S
         rows = 256
     # The course counts every position of its padded examples as a token, 127 an example.
     warmup = WARMUP_TOKENS / (items * (BLOCK - 1))
-    final = decay_epochs(request.variant) * documents * BLOCK / (items * (BLOCK - 1))
+    falling = decay_epochs(request.function, request.variant)
+    final = falling * documents * BLOCK / (items * (BLOCK - 1))
     bounded = bool(request.epochs or request.steps or request.seconds)
     decay = 0.0 if bounded else final - warmup
     return StageConfig(
@@ -97,7 +100,7 @@ def make_stage(request: Request, documents: int, questions: list[Question]) -> S
         steps=request.steps or 0,
         batch=max(BLOCK, round(rows * length)),
         rate=request.pretrain_rate if pretraining else request.finetune_rate,
-        schedule="cosine" if bounded or decay_epochs(request.variant) > 200 else "cosine-rebound",
+        schedule="cosine" if bounded or falling > 200 else "cosine-rebound",
         unit="epochs",
         warmup=0.0 if bounded else warmup,  # the course's is shorter than its first step
         decay=decay,
@@ -138,6 +141,7 @@ def find_dev(request: Request, text: CourseText, say: Say) -> list[Question]:
 def run_training(request: Request, say: Say, print_line: Callable[[str], None]) -> None:
     """Train as asked, from wherever an interrupted training of the same command stands."""
     check_writable(request.writing)
+    refuse_unusable(request.precision)
     text = CourseText(request.corpus)
     questions: list[Question] = []
     if request.finetune_corpus is not None:
@@ -169,14 +173,14 @@ def run_training(request: Request, say: Say, print_line: Callable[[str], None]) 
                 f"{interruption}, saved in {run.path}; the same command goes on from there"
             ) from None
         write_checkpoint(request.writing, model)
-        finish(run, model, text, known)
+        finish(run, model, text, {**known, "precision": clock.precision})
         if dev:
             right, total = accuracy(model, text.vocab, dev)
             say(f"{title}: dev {right} of {total} right ({100 * right / total:.1f} %)")
         speed = clock.characters / max(clock.seconds, 1e-9)
         say(
-            f"{title}: {clock.step} steps in {clock.seconds:.0f} s, {speed:,.0f} characters/s; "
-            f"wrote {request.writing}, log in {run.path}"
+            f"{title}: {clock.step} steps in {clock.seconds:.0f} s, {speed:,.0f} characters/s "
+            f"in {clock.precision}; wrote {request.writing}, log in {run.path}"
         )
 
 
@@ -197,8 +201,8 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
         },
     }
     path, number = request.folder, 1
-    while (before := course_record(path)) is not None:
-        if not before["finished"]:
+    while (before := course_record(path)) is not None or is_foreign(path):
+        if before is not None and not before["finished"]:
             if before["command"] != known["command"]:
                 raise WhenceError(
                     f"{path} holds an unfinished training of other files or options: give "
@@ -214,6 +218,13 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
     run = Run.create(path, config) if fresh else Run.open(path)
     write_json(path / COURSE, known)
     return run, known
+
+
+def is_foreign(path: Path) -> bool:
+    """The course's own program logs into folders of these names; what it left there stays."""
+    if not path.is_dir() or (path / "config.toml").exists():
+        return False
+    return any(not is_traceless(inside) for inside in path.iterdir())
 
 
 def finish(run: Run, model: GPT, text: CourseText, known: dict[str, Any]) -> None:
