@@ -198,8 +198,23 @@ def test_little_is_spent_on_padding() -> None:
     assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)  # shuffled
 
 
+def test_lengths_are_rounded_up_and_nothing_else_changes(corpus: TinyCorpus) -> None:
+    """Never beyond the block, which a model may not see further than."""
+    plain, rounded = (
+        [batch for batch, place in first(stream(corpus, multiple=n), 40) if place.window == 0]
+        for n in (1, 8)
+    )
+    lengths = {batch.inputs.shape[1] for batch in rounded}
+    assert all(length % 8 == 0 or length == 63 for length in lengths)
+    assert not all(batch.inputs.shape[1] % 8 == 0 for batch in plain)
+    drawn = [
+        Counter(str(row) for batch in some for row in rows_of(batch)) for some in (plain, rounded)
+    ]
+    assert drawn[0] == drawn[1]
+
+
 def test_empty_documents_and_documents_of_one_character_are_trained_on() -> None:
-    corpus = TinyCorpus([Document(""), Document("a"), Document("")])
+    corpus = TinyCorpus([Document(""), Document("a"), Document(""), *TinyCorpus().documents()])
     for name in "spans", "next", "salient", "picked":
         for batch, _ in first(stream(corpus, {name: 1.0}, window=30), 4):
             assert (batch.targets != PAD).any(1).all()

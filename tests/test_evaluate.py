@@ -231,6 +231,16 @@ def test_an_interval_of_groups() -> None:
     assert grouped_interval([(3, 3)] * 20) == interval(20, 20)
 
 
+def test_a_score_of_several_questions_a_person_has_the_interval_of_the_people() -> None:
+    people = [{"name": f"P{n}", "correct": n < 30} for n in range(100)]
+    assert score(people)["interval"] == pytest.approx(list(interval(30, 100)))
+    thrice = score([record for record in people for _ in range(3)])
+    assert thrice["total"] == 300 and thrice["accuracy"] == 30.0
+    assert thrice["interval"] == pytest.approx(list(interval(30, 100)), abs=1.01)
+    nameless = score([{**record, "name": ""} for record in people for _ in range(3)])
+    assert nameless["interval"] == pytest.approx(list(interval(90, 300)))
+
+
 def test_no_score_is_claimed_where_answers_are_missing() -> None:
     with pytest.raises(WhenceError, match="has no answers for 1 of 2 questions: predictions can"):
         check_answers(ask(A="Rome", B=None), "test")

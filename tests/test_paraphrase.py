@@ -98,3 +98,15 @@ def test_without_answers_nothing_is_compared() -> None:
     }
     with pytest.raises(WhenceError, match="no answers"):
         asked(TinyCorpus(questions=unknown), ALPHABET)
+
+
+@pytest.mark.usefixtures("knows_two_forms")
+def test_a_fact_that_is_asked_for_in_several_forms_counts_once() -> None:
+    corpus = TinyCorpus()
+    dev = [
+        Question(form.format(name=question.name), question.answer, question.name, "birth place")
+        for question in corpus.questions("dev")
+        for form in FORMS[:3]
+    ]
+    more = TinyCorpus(questions={**{s: corpus.questions(s) for s in SPLITS}, "dev": dev})
+    assert asked(more, ALPHABET) == asked(corpus, ALPHABET)

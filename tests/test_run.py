@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny
-from tiny import BORN, NAMES, SPLITS, TinyCorpus, recipe
+from tiny import BORN, NAMES, SPLITS, TinyCorpus, recipe, write_course
 from whence import load
+from whence.corpus.course import CourseCorpus
 from whence.errors import WhenceError
 from whence.files import read_json, read_lines, write_text
 from whence.listing import list_folder
 from whence.pipeline import begin, carry_out, check, evaluate_run
 from whence.recipe import to_toml
-from whence.run import TRAINING, Run, load_state, machine, versions
+from whence.run import TRAINING, Run, fingerprint, load_state, machine, versions
 from whence.train import build_model
 
 
@@ -361,3 +362,12 @@ def test_a_broken_config_of_a_run_is_named(tmp_path: Path) -> None:
     (run.path / "config.toml").write_text(to_toml(recipe()).replace("layers", "layer"))
     with pytest.raises(WhenceError, match=r"config\.toml: unknown key 'model\.layer'"):
         Run.open(run.path)
+
+
+def test_a_corpus_is_known_by_what_a_training_reads(tmp_path: Path) -> None:
+    folder = write_course(tmp_path / "one")
+    known = fingerprint(CourseCorpus(folder))
+    lies = {name: "Nowhere" for name in NAMES}
+    assert fingerprint(CourseCorpus(write_course(tmp_path / "lies", lies))) == known
+    (folder / "birth_test.tsv").unlink()  # whose lines are about whom is no longer known
+    assert fingerprint(CourseCorpus(folder)) != known

@@ -83,9 +83,12 @@ class Batches:
         words_before: int = 3,
         numbers: bool = True,
         picked_share: float = 0.95,
+        multiple: int = 1,
     ) -> None:
+        """`multiple`: what lengths are rounded up to, if the block has the room."""
         self.vocab = vocab
         self.positions = max(positions, block)
+        self.longest, self.multiple = block - 1, multiple
         self.seed = seed
         self.stage = stage
         check_mixture(corpus, vocab, mixture, block)
@@ -127,8 +130,7 @@ class Batches:
         draws.sort(key=lambda row: len(row.inputs), reverse=True)
         batches = []
         while draws:
-            length = len(draws[0].inputs)
-            rows = max(1, self.positions // length)
+            rows = max(1, self.positions // self.padded(len(draws[0].inputs)))
             batches.append(draws[:rows])
             draws = draws[rows:]
         seeded(self.seed, self.stage, "order", number).shuffle(batches)
@@ -152,9 +154,12 @@ class Batches:
             draws.append(Row(inputs, targets, only_read(item, len(inputs))))
         return draws
 
+    def padded(self, length: int) -> int:
+        return max(length, min(-(-length // self.multiple) * self.multiple, self.longest))
+
     def collate(self, draws: list[Row]) -> Batch:
-        """Pad the rows to the longest of them."""
-        length = max(len(row.inputs) for row in draws)
+        """Pad the rows to the longest of them, or a little more."""
+        length = self.padded(max(len(row.inputs) for row in draws))
         blank = [PAD] * length
         return Batch(
             torch.tensor([row.inputs + blank[len(row.inputs) :] for row in draws]),

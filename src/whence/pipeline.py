@@ -13,7 +13,9 @@ from whence.batches import check_mixture
 from whence.config import Config, CorpusConfig
 from whence.corpus import load_corpus
 from whence.corpus.base import Corpus, Split
+from whence.corpus.course import TEXT
 from whence.corpus.fold import FoldedCorpus
+from whence.corpus.splits import SPLITS
 from whence.errors import WhenceError
 from whence.evaluate import check_answers, evaluate, score, write_predictions
 from whence.files import read_fields, refuse_overwriting, write_json, write_lines
@@ -159,11 +161,9 @@ def evaluate_run(
     run, corpus, asked = _asked(path, split, corpus_name)
     if predictions is None and answers is None:
         check_answers(corpus.questions(asked), f"{corpus.name}, {asked}")
-    place, _, _ = corpus.place_of(asked, 0).rpartition(":")
-    read = [run.path / name for name in OWN_FILES] + ([Path(place)] if place else [])
     for target in (predictions, answers):
         if target is not None:
-            refuse_overwriting(target, *read)
+            refuse_overwriting(target, *(run.path / name for name in OWN_FILES), *files_of(corpus))
     if predictions is not None and answers is not None and predictions == answers:
         raise WhenceError(f"--predictions and --answers would both write {answers}")
     model, vocab = run.model(), run.vocab()
@@ -176,6 +176,19 @@ def evaluate_run(
     if any(record["correct"] is None for record in found):
         return {"split": asked, "correct": None, "total": len(found), "accuracy": None}
     return {"split": asked, **score(found)}
+
+
+def files_of(corpus: Corpus) -> list[Path]:
+    """The files that a corpus was read from, as far as it says where its questions stand."""
+    found = []
+    for split in SPLITS:
+        try:
+            place, _, _ = corpus.place_of(split, 0).rpartition(":")
+        except (WhenceError, IndexError):  # no such file; nobody of that split
+            continue
+        if place:
+            found += [Path(place), Path(place).with_name(TEXT)]
+    return found
 
 
 def paraphrase_run(path: Path, split: str, corpus_name: str | None = None) -> dict[str, Any]:

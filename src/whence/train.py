@@ -28,6 +28,8 @@ from whence.vocab import PAD, Vocab
 
 LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
 SELDOM = 20  # times as long as a checkpoint took to write, at least, until the next
+# In bfloat16 torch keeps a program for every shape of a product: lengths are multiples of this.
+LENGTHS = 4
 PART = 4096  # positions that go forward and backward together
 
 
@@ -116,6 +118,7 @@ def train(
                 words_before=stage.words_before,
                 numbers=stage.numbers,
                 picked_share=stage.picked_share,
+                multiple=1 if clock.precision == "float32" else LENGTHS,
             )
             if clock.stage_step == 0:  # a picker's fit is training; on resumption it was counted
                 clock.seconds += time.monotonic() - preparing
@@ -223,15 +226,13 @@ def backward(
     The parts weigh as many targets as they hold, so the sum is the gradient of the whole batch;
     but only one part's activations are in memory, and they stay closer to the cache.
     """
-    rows = max(1, PART // batch.inputs.shape[1])
-
-    def parts(tensor: Tensor) -> list[Tensor]:
-        return [tensor[first : first + rows] for first in range(0, len(tensor), rows)]
-
+    # About equal parts: one row left over would cost nearly as much as a whole part.
+    count = max(1, math.ceil(batch.inputs.numel() / PART - 0.1))
+    rows = math.ceil(batch.examples / count)
     targets = (batch.targets != PAD).sum()
     value = 0.0
-    rows_of = (parts(tensor) for tensor in (batch.inputs, batch.targets, batch.reading))
-    for inputs, wanted, reading in zip(*rows_of, strict=True):
+    parts = (tensor.split(rows) for tensor in (batch.inputs, batch.targets, batch.reading))
+    for inputs, wanted, reading in zip(*parts, strict=True):
         with products(precision):
             mean = loss_of(inputs, wanted, reading)
         loss = mean * ((wanted != PAD).sum() / targets)

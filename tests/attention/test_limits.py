@@ -15,6 +15,7 @@ from whence.attention import (
     Rotation,
     Softmax,
     Synthesizer,
+    base,
 )
 
 T, WIDTH, HEADS = 21, 16, 2
@@ -199,3 +200,15 @@ def test_bigbird_graph_is_causal_without_repeats_and_random_from_the_past() -> N
             assert row[0] == i and max(chosen) == i and len(set(chosen)) == len(chosen)
             assert len(chosen) == min(i + 1, 2 + 3 + 1)
             assert 0 in chosen
+
+
+@pytest.mark.parametrize("kind", [Linformer, Perceiver])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_picture_made_in_parts_is_the_same(
+    kind: type[Attention], causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention, x = make(kind, causal=causal), inputs()
+    padding = torch.arange(x.shape[1]) < torch.tensor([[x.shape[1]], [7]])
+    whole = attention.pattern(x, padding=padding)
+    monkeypatch.setattr(base, "HELD", 1)  # a row at a time
+    torch.testing.assert_close(attention.pattern(x, padding=padding), whole)

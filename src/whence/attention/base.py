@@ -12,7 +12,7 @@ and what is drawn is what the model did. A new mechanism writes one method, `mix
 general `weights`, `prefill` and `step` below; a mechanism with a shorter way overrides them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
@@ -24,6 +24,7 @@ from whence.attention.dropout import drop
 from whence.attention.rotation import Rotation
 
 State = dict[str, Tensor]
+HELD = 1 << 22  # numbers that the making of a picture holds at a time
 Layer = TypeVar("Layer", bound="Attention")
 Rest = ParamSpec("Rest")
 
@@ -42,6 +43,14 @@ def refuse_unless_flag(**flags: object) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise ValueError(f"{name} must be True or False, not {flag!r}")
+
+
+def in_parts(queries: Tensor, each: int) -> Iterator[tuple[int, Tensor]]:
+    """Queries (B,H,T,d) some rows at a time, with the number of the first; `each`: what a row
+    costs. A picture needs no more memory for its making than for itself."""
+    size = max(1, HELD // max(1, each))
+    for first in range(0, queries.shape[2], size):
+        yield first, queries[:, :, first : first + size]
 
 
 def unrounded(

@@ -42,8 +42,7 @@ def block_attention(
     kind = values.dtype
     if kind in (torch.float16, torch.bfloat16):  # sums of exponentials want more than half
         queries, keys, values = queries.float(), keys.float(), values.float()
-    with torch.autocast(values.device.type, enabled=False):
-        out: Tensor = _attend(queries, keys, values, neighbours, padding, block, diagonal)[0]
+    out: Tensor = _attend(queries, keys, values, neighbours, padding, block, diagonal)[0]
     return out.to(kind)
 
 
@@ -170,7 +169,8 @@ def _attend(
     block: int,
     diagonal: bool,
 ) -> tuple[Tensor, Tensor]:
-    return _Tiles(queries, keys, values, neighbours, padding, block, diagonal).forward()
+    with torch.autocast(values.device.type, enabled=False):
+        return _Tiles(queries, keys, values, neighbours, padding, block, diagonal).forward()
 
 
 @torch.library.custom_op("whence::block_attention_backward", mutates_args=())
@@ -186,8 +186,9 @@ def _attend_backward(
     block: int,
     diagonal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    tiles = _Tiles(queries, keys, values, neighbours, padding, block, diagonal)
-    return tiles.backward(gradient.contiguous(), out, mass)
+    with torch.autocast(values.device.type, enabled=False):
+        tiles = _Tiles(queries, keys, values, neighbours, padding, block, diagonal)
+        return tiles.backward(gradient.contiguous(), out, mass)
 
 
 @_attend.register_fake

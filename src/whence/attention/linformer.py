@@ -25,7 +25,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State, refuse_below, refuse_unless_flag, unrounded
+from whence.attention.base import (
+    Attention,
+    State,
+    in_parts,
+    refuse_below,
+    refuse_unless_flag,
+    unrounded,
+)
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
@@ -200,11 +207,17 @@ class Linformer(Attention):
         return drop(shown.softmax(-1), self.dropout, self.training)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
+        each = queries.shape[0] * self.heads * self.projected * keys.shape[2]
+        parts = in_parts(queries, each)
+        return torch.cat([self.rows(part, keys, padding, first) for first, part in parts], 2)
+
+    def rows(self, queries: Tensor, keys: Tensor, padding: Tensor | None, first: int) -> Tensor:
+        """The weights of some queries, of which the first stands at position `first`."""
         T, S, scale = queries.shape[2], keys.shape[2], self.head_width**-0.5
         to_keys, to_values = (x.mT[:, :, None] for x in self.slots(S, padding))  # (.,.,1,m,S)
         seen = torch.ones(T, 1, S, dtype=torch.bool, device=keys.device)
         if self.causal:
-            seen = seen[:, 0].tril()[:, None]
+            seen = seen[:, 0].tril(first)[:, None]
         if self.form == "free":
             to_keys, to_values = to_keys * seen, to_values * seen
             filled = (to_keys != 0).any(-1)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State, refuse_below, unrounded
+from whence.attention.base import Attention, State, in_parts, refuse_below, unrounded
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
@@ -172,10 +172,13 @@ class Perceiver(Attention):
         mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
         assert mask is not None
         wanted = self.ask(keys, None).mT[:, :, None]  # (B,H,1,m,S)
-        seen = masked_softmax(wanted, mask[..., None, :])  # (B,H,T,m,S)
-        scores = ((queries @ keys.mT)[:, :, :, None] * seen).sum(-1) * self.head_width**-0.5
-        mixed: Tensor = scores.softmax(-1)[:, :, :, None] @ seen
-        return mixed[:, :, :, 0]
+        rows = []
+        for first, part in in_parts(queries, wanted.numel()):
+            visible = mask[..., first : first + part.shape[2], None, :]
+            seen = masked_softmax(wanted, visible)  # (B,H,rows,m,S)
+            scores = ((part @ keys.mT)[:, :, :, None] * seen).sum(-1) * self.head_width**-0.5
+            rows.append((scores.softmax(-1)[:, :, :, None] @ seen)[:, :, :, 0])
+        return torch.cat(rows, 2)
 
     @unrounded
     @torch.no_grad()
