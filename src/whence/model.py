@@ -81,11 +81,9 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
 def known_options(kind: type[Attention]) -> list[str]:
     """The options of a mechanism by their names, its own first."""
     found: dict[str, None] = {}
-    for layer in kind.__mro__:
-        made = inspect.signature(layer.__init__).parameters.values()
+    for layer in kind.__mro__[: kind.__mro__.index(Attention) + 1]:
+        made = inspect.signature(layer).parameters.values()
         found |= dict.fromkeys(one.name for one in made if one.kind is one.KEYWORD_ONLY)
-        if layer is Attention:
-            break
     return list(found)
 
 

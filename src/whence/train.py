@@ -231,7 +231,7 @@ def backward(
     rows = math.ceil(batch.examples / count)
     targets = (batch.targets != PAD).sum()
     value = 0.0
-    parts = (tensor.split(rows) for tensor in (batch.inputs, batch.targets, batch.reading))
+    parts = (torch.split(tensor, rows) for tensor in (batch.inputs, batch.targets, batch.reading))
     for inputs, wanted, reading in zip(*parts, strict=True):
         with products(precision):
             mean = loss_of(inputs, wanted, reading)

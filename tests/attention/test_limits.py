@@ -1,5 +1,6 @@
 """What each mechanism becomes at its edge: mostly exact softmax."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -212,3 +213,22 @@ def test_a_picture_made_in_parts_is_the_same(
     whole = attention.pattern(x, padding=padding)
     monkeypatch.setattr(base, "HELD", 1)  # a row at a time
     torch.testing.assert_close(attention.pattern(x, padding=padding), whole)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "variant"), [(kind, name) for kind in (Softmax, BigBird) for name in kind.variants]
+)
+def test_the_way_of_short_texts_is_the_way_of_all(
+    kind: type[Attention], variant: str, causal: bool
+) -> None:
+    """In float32 weights are written out while gradients are recorded, in float64 they are not."""
+    long = make(kind, causal=causal, **kind.variants[variant])
+    short, x = copy.deepcopy(long).float(), inputs()
+    expected, found = long(x), short(x.float())
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for one, other in zip(long.parameters(), short.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        torch.testing.assert_close(other.grad.double(), one.grad, atol=1e-4, rtol=1e-4)

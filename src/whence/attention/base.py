@@ -60,7 +60,7 @@ def unrounded(
 
     @wraps(method)
     def precise(
-        layer: Layer, x: Tensor, *args: Rest.args, **options: Rest.kwargs
+        layer: Layer, x: Tensor, /, *args: Rest.args, **options: Rest.kwargs
     ) -> tuple[Tensor, State]:
         if not torch.is_autocast_enabled(x.device.type):
             return method(layer, x, *args, **options)

@@ -129,6 +129,8 @@ class BigBird(Softmax):
         S = keys.shape[2]
         if max(T, S) <= self.dense * P:
             return self.undropped(queries, keys, values, padding)
+        if self.causal and self.is_short(queries, padding):
+            return self.training_weights(queries, keys, padding) @ values
         if padding is None and self.sees_most(T, S):
             mask = self.hidden(T, S, queries)[None]  # torch's quick kernel wants four dimensions
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -188,6 +190,11 @@ class BigBird(Softmax):
         P = self.block
         dense = chosen.repeat_interleave(P, 1).repeat_interleave(P, 2)[:, :T, :S]
         return dense.tril() if self.causal else dense
+
+    def unseen(self, T: int, S: int, like: Tensor) -> Tensor:
+        if max(T, S) <= self.dense * self.block:
+            return super().unseen(T, S, like)
+        return like.new_zeros(self.heads, T, S).masked_fill_(~self.adjacency(T, S), -math.inf)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         scores = queries @ keys.mT * self.head_width**-0.5

@@ -74,8 +74,7 @@ class Softmax(Attention):
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
     ) -> Tensor:
         """All sources seen (the later ones not, if causal), none dropped: the quickest way."""
-        short = queries.shape[2] <= SHORT.get(queries.dtype, 0)
-        if short and padding is None and torch.is_grad_enabled():
+        if self.is_short(queries, padding):
             return self.training_weights(queries, keys, padding) @ values
         mask = None
         if padding is not None:
@@ -88,15 +87,25 @@ class Softmax(Attention):
             is_causal=self.causal and mask is None,
         )
 
+    def is_short(self, queries: Tensor, padding: Tensor | None) -> bool:
+        """Whether all weights are best written out; a backward pass is what it is about."""
+        short = queries.shape[2] <= SHORT.get(queries.dtype, 0)
+        return short and padding is None and torch.is_grad_enabled()
+
+    def unseen(self, T: int, S: int, like: Tensor) -> Tensor:
+        """(T,S), or (H,T,S): -inf where a query does not see a source, to be added to scores."""
+        hidden = like.new_zeros(T, S)
+        return hidden.fill_(-math.inf).triu_(1) if self.causal else hidden
+
     def training_weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
         """`weights` with scale and mask folded into the product: fewer passes over (T, S)."""
         # Compiled, nobody looks for NaN afterwards; and added to it minus infinity hides nothing.
         if padding is not None or torch.compiler.is_compiling():
             return self.weights(queries, keys, padding)
         B, H, T, _ = queries.shape
-        hidden = queries.new_zeros(T, keys.shape[2])
-        if self.causal:
-            hidden = hidden.fill_(-math.inf).triu_(1)
+        hidden = self.unseen(T, keys.shape[2], queries)
+        if hidden.dim() == 3:
+            hidden = hidden.expand(B, -1, -1, -1).flatten(0, 1)
         scores = torch.baddbmm(
             hidden,
             queries.flatten(0, 1),
