@@ -172,7 +172,9 @@ def train(
                 # After the very last step the caller evaluates, with all that belongs to it.
                 if dev and not over and due(config.train.evaluations, clock.evaluated, share):
                     clock.evaluated += 1
+                    give_back_memory()  # the caches of some hundred answers want their own
                     right, total = accuracy(model, vocab, dev)
+                    next_tidying = 0.0
                     score = 100 * right / total
                     run.log(
                         clock.step,
