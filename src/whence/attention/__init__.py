@@ -9,8 +9,9 @@
 Needs torch and nothing else.
 """
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention
 from whence.attention.bigbird import BigBird
+from whence.attention.checks import State
 from whence.attention.linformer import Linformer
 from whence.attention.perceiver import Perceiver
 from whence.attention.performer import Performer

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whence.attention.base import Attention, refuse_below
+from whence.attention.base import Attention
 from whence.attention.blocks import block_attention
+from whence.attention.checks import refuse_below
 from whence.attention.softmax import Softmax, masked_softmax
 
 # From this share of the blocks on torch's attention with a mask is quicker than gathering them.

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention
+from whence.attention.checks import State
 
 WIDTH, HEADS, CONTEXT, LENGTH, ROWS = 8, 2, 29, 23, 2
 

@@ -25,14 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import (
-    Attention,
-    State,
-    in_parts,
-    refuse_below,
-    refuse_unless_flag,
-    unrounded,
-)
+from whence.attention.base import Attention, in_parts, unrounded
+from whence.attention.checks import State, refuse_below, refuse_unless_flag
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp

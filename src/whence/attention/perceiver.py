@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State, in_parts, refuse_below, unrounded
+from whence.attention.base import Attention, in_parts, unrounded
+from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan

@@ -21,7 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.base import Attention, State, refuse_below, unrounded
+from whence.attention.base import Attention, unrounded
+from whence.attention.checks import State, refuse_below
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whence.attention.base import Attention, State
+from whence.attention.base import Attention
+from whence.attention.checks import State
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 

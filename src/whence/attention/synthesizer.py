@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, State, refuse_below
+from whence.attention.base import Attention
+from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.look_back import backwards, refuse_alike, turn, waves
 from whence.attention.softmax import masked_softmax
