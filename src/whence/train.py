@@ -122,9 +122,8 @@ def train(
                 picked_share=stage.picked_share,
                 multiple=1 if clock.precision == "float32" else LENGTHS,
             )
-            if clock.stage_step == 0:  # a picker's fit is training; on resumption it was counted
-                clock.seconds += time.monotonic() - preparing
-                clock.stage_seconds += time.monotonic() - preparing
+            # A picker's fit is training, and goes with the first step; resumed, it was counted.
+            prepared = 0.0 if clock.stage_step else time.monotonic() - preparing
             stream = batches.read(Place(clock.window, clock.batch))
             next_save = time.monotonic() + config.train.save_seconds
             next_tidying = time.monotonic() + TIDY_SECONDS
@@ -154,7 +153,8 @@ def train(
                     for optimizer in optimizers:
                         optimizer.step()
 
-                took = time.monotonic() - began
+                took = time.monotonic() - began + prepared
+                prepared = 0.0
                 clock.step += 1
                 clock.stage_step += 1
                 clock.seconds += took
@@ -234,7 +234,7 @@ def backward(
     The parts weigh as many targets as they hold, so the sum is the gradient of the whole batch;
     but only one part's activations are in memory, and they stay closer to the cache.
     """
-    # About equal parts: one row left over would cost nearly as much as a whole part.
+    # About equal parts: a few rows that are left over would cost a pass of their own.
     count = max(1, math.ceil(batch.inputs.numel() / PART - 0.1))
     rows = math.ceil(batch.examples / count)
     targets = (batch.targets != PAD).sum()
