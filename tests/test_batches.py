@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny import TinyCorpus
+from tiny import NAMES, TinyCorpus, sentence
 from whence.batches import Batch, Batches, Place, seeded
 from whence.corpus.base import Document, Question
 from whence.errors import WhenceError
@@ -268,3 +268,27 @@ def test_seeded_depends_on_all_parts() -> None:
     numbers = {seeded(*p).random() for p in [(1,), (2,), (1, "a"), ("1",), ("1", "a"), (1, 0)]}
     assert len(numbers) == 6
     assert seeded(1, "a").random() == seeded(1, "a").random() == 0.3196711964801966
+
+
+def test_a_batch_smaller_than_a_text_is_one_example(corpus: TinyCorpus) -> None:
+    found = first(stream(corpus, {"spans": 1.0}, positions=1), 20)
+    assert all(batch.examples == 1 for batch, _ in found)
+    sizes = [batch.inputs.numel() for batch, _ in first(stream(corpus, positions=32), 20)]
+    assert max(sizes) < 64
+
+
+def test_what_a_picker_finds_is_said(corpus: TinyCorpus) -> None:
+    assert stream(corpus).remarks() == [] and stream(corpus).picked == {}
+    batches = stream(corpus, {"picked": 1.0})
+    assert batches.picked == {"documents": 24, "chosen": 24, "asked": 12, "found": 12}
+    [said] = batches.remarks()
+    assert "in 24 of 24 documents" in said and "12 of the 12 training answers" in said
+
+
+def test_documents_about_nobody_are_counted_or_refused() -> None:
+    texts = [Document(sentence(name), name if number else "") for number, name in enumerate(NAMES)]
+    [said] = stream(TinyCorpus(texts), {"salient": 1.0}).remarks()
+    assert said.startswith("1 of 24 documents are about nobody")
+    nobody = TinyCorpus([Document(text.text) for text in texts])
+    with pytest.raises(WhenceError, match="'salient' asks for spans by a name"):
+        stream(nobody, {"salient": 1.0})

@@ -242,8 +242,10 @@ def test_a_score_of_several_questions_a_person_has_the_interval_of_the_people() 
 
 
 def test_no_score_is_claimed_where_answers_are_missing() -> None:
-    with pytest.raises(WhenceError, match="has no answers for 1 of 2 questions: predictions can"):
+    with pytest.raises(WhenceError, match="has no answers for 1 of 2 questions: a score"):
         check_answers(ask(A="Rome", B=None), "test")
+    with pytest.raises(WhenceError, match="1 of 2 questions: write predictions"):
+        check_answers(ask(A="Rome", B=None), "test", "write predictions")
     check_answers(ask(A="Rome"), "test")
 
 
@@ -258,3 +260,12 @@ def test_predictions_never_shift(
     assert len(lines) == len(answers) + 1 and lines[-1] == ""
     for line, answer in zip(lines, answers, strict=False):
         assert line == answer.replace("\n", " ").replace("\r", " ")
+
+
+def test_an_interval_over_groups_that_are_all_alike_has_a_width() -> None:
+    """All years right and all places wrong: nobody has shown that the next one will be so."""
+    low, high = grouped_interval([(1, 2)] * 100)
+    assert low < 50 - 1 and high > 50 + 1
+    wide = grouped_interval([(1, 2)] * 10)
+    assert wide[0] < low and high < wide[1]
+    assert grouped_interval([(2, 2)] * 10) == interval(10, 10)

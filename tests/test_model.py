@@ -314,3 +314,44 @@ def test_a_spoilt_model_is_one_sentence(tmp_path: Path, how: str) -> None:
         GPT.from_pretrained(tmp_path)
     assert str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("attention", "options", "drawn"),
+    [
+        ("bigbird", {"block": 2, "window": 1, "leading": 0}, "neighbours"),
+        ("performer", {"features": 8}, "directions"),
+        ("synthesizer", {"form": "fixed"}, "logits_fixed"),
+    ],
+)
+def test_every_layer_of_every_seed_draws_its_own(
+    attention: str, options: dict[str, Any], drawn: str, tmp_path: Path
+) -> None:
+    def draws(model: GPT) -> list[torch.Tensor]:
+        return [getattr(block.attention, drawn) for block in model.layers()]
+
+    config = small(attention=attention, options=options)
+    found = [draws(GPT(config, VOCABULARY, seed)) for seed in (0, 1)]
+    every = [layer for layers in found for layer in layers]
+    for number, one in enumerate(every):
+        assert not any(torch.equal(one, other) for other in every[:number])
+    model = GPT(config, VOCABULARY, 1)
+    assert model.describe()["attention"]["seed"] == [2, 3]
+    model.save_pretrained(tmp_path)
+    loaded = draws(GPT.from_pretrained(tmp_path))
+    assert all(torch.equal(one, other) for one, other in zip(loaded, draws(model), strict=True))
+    chosen = small(attention=attention, options={**options, "seed": 1})
+    again = draws(GPT(chosen, VOCABULARY, 0))
+    assert all(torch.equal(one, other) for one, other in zip(again, draws(model), strict=True))
+
+
+def test_a_model_of_before_layers_had_their_own_draws_keeps_its_graph(tmp_path: Path) -> None:
+    config = small(attention="bigbird", options={"block": 2, "window": 1, "leading": 0})
+    old = GPT(config, VOCABULARY)
+    old.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    del settings["seed"]
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    loaded = GPT.from_pretrained(tmp_path)
+    graphs = [block.attention.neighbours for block in (*old.layers(), *loaded.layers())]
+    assert all(torch.equal(graph, graphs[0]) for graph in graphs)

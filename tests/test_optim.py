@@ -49,12 +49,13 @@ def test_muon_moves_every_direction_equally_far_in_float32() -> None:
     assert muon.state[weights[0]]["average"].dtype == torch.float32
 
 
-def test_muon_takes_queries_keys_and_values_apart() -> None:
-    """Three square matrices in one parameter move as three parameters would."""
+@pytest.mark.parametrize("count", [2, 3])
+def test_muon_takes_queries_keys_and_values_apart(count: int) -> None:
+    """Two or three square matrices in one parameter move as so many parameters would."""
     torch.manual_seed(0)
-    parts = [nn.Parameter(torch.randn(8, 8)) for _ in range(3)]
+    parts = [nn.Parameter(torch.randn(8, 8)) for _ in range(count)]
     whole = nn.Parameter(torch.cat([part.detach() for part in parts]))
-    gradients = [torch.randn(8, 8) * 10.0**power for power in range(3)]
+    gradients = [torch.randn(8, 8) * 10.0**power for power in range(count)]
     for part, gradient in zip(parts, gradients, strict=True):
         part.grad = gradient
     whole.grad = torch.cat(gradients)

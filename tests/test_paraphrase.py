@@ -14,6 +14,7 @@ from whence.config import ModelConfig
 from whence.corpus.base import Question
 from whence.corpus.questions import QUESTIONS
 from whence.errors import WhenceError
+from whence.evaluate import interval, score
 from whence.model import GPT
 from whence.vocab import Vocab
 
@@ -110,3 +111,17 @@ def test_a_fact_that_is_asked_for_in_several_forms_counts_once() -> None:
     ]
     more = TinyCorpus(questions={**{s: corpus.questions(s) for s in SPLITS}, "dev": dev})
     assert asked(more, ALPHABET) == asked(corpus, ALPHABET)
+
+
+def test_an_interval_is_over_people_as_a_score_s_is() -> None:
+    """Of a hundred people either all four facts are known or none is: that is a hundred draws."""
+    facts = []
+    for number in range(100):
+        said = "right" if number % 3 else "wrong"
+        facts += [paraphrase.Fact(str(number), "right", [(True, said)]) for _ in range(4)]
+    found = paraphrase.together(facts, heard=True)
+    records = [{"name": f.name, "correct": f.given[0][1] == f.answer} for f in facts]
+    assert found is not None
+    assert found["interval"] == score(records)["interval"]
+    low, high = interval(int(found["correct"]), int(found["total"]))
+    assert found["interval"][1] - found["interval"][0] > 1.8 * (high - low)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiny import BORN, NAMES, TinyCorpus, sentence, write_course
-from whence.batches import Batches, Place, make_objective
+from whence.batches import Batches, Place, check_mixture
 from whence.corpus.base import Document, Question, Split
 from whence.corpus.course import CourseCorpus
 from whence.errors import WhenceError
@@ -110,7 +110,7 @@ def test_nothing_to_pick_is_said_before_the_first_step() -> None:
             return [Question(f"Of what town is it, {q.name}?", q.answer) for q in asked]
 
     with pytest.raises(WhenceError, match=r"nothing to learn picking from.* questions have a form"):
-        make_objective("picked", Unknown(), 64, 1, True, 0.95)
+        check_mixture(Unknown(), Vocab.from_text(Unknown().vocabulary_text()), ["picked"], 64)
 
 
 def test_answers_of_several_words_are_found() -> None:

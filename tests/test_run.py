@@ -22,7 +22,7 @@ from whence.files import read_json, read_lines, write_text
 from whence.listing import list_folder
 from whence.pipeline import begin, carry_out, check, evaluate_run
 from whence.recipe import to_toml
-from whence.run import TRAINING, Run, fingerprint, load_state, machine, versions
+from whence.run import TRAINING, Run, fingerprint, load_state, machine, usable_threads, versions
 from whence.train import build_model
 
 
@@ -371,3 +371,36 @@ def test_a_corpus_is_known_by_what_a_training_reads(tmp_path: Path) -> None:
     assert fingerprint(CourseCorpus(write_course(tmp_path / "lies", lies))) == known
     (folder / "birth_test.tsv").unlink()  # whose lines are about whom is no longer known
     assert fingerprint(CourseCorpus(folder)) != known
+
+
+def test_nothing_to_pick_is_found_before_a_directory_is_made(tmp_path: Path) -> None:
+    folder = broken_course(tmp_path, wiki__txt="Nobody. Nobody was born in Rome, Oslo or Lima .\n")
+    stages = [
+        {"name": "a", "steps": 1, "mixture": {"spans": 1.0}},
+        {"name": "b", "steps": 1, "mixture": {"picked": 1.0}},
+    ]
+    with pytest.raises(WhenceError, match="nothing to learn picking from"):
+        begin(recipe(corpus={"name": f"course:{folder}"}, stages=stages), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_threads_that_run_are_on_record(finished: Path) -> None:
+    assert Run.open(finished).origin()["machine"]["threads"] == 1  # the recipe's
+    assert usable_threads(3) == 3 and 1 <= usable_threads(0) <= (os.cpu_count() or 1)
+
+
+def test_a_run_on_a_fold_writes_predictions(course: Path, tmp_path: Path) -> None:
+    run = begin(recipe(corpus={"name": f"course:{course}", "fold": 0}), tmp_path / "run")
+    carry_out(run)
+    result = evaluate_run(run.path, "dev", predictions=tmp_path / "p.txt")
+    assert len((tmp_path / "p.txt").read_text().splitlines()) == result["total"]
+    with pytest.raises(WhenceError, match="test questions are asked without one"):
+        evaluate_run(run.path, "test", predictions=tmp_path / "t.txt")
+
+
+def test_a_split_without_questions_writes_nothing(finished: Path, tmp_path: Path) -> None:
+    folder = tiny.write_course(tmp_path / "course")
+    (folder / "birth_dev.tsv").write_text("")
+    with pytest.raises(WhenceError, match=r"no questions|empty"):
+        evaluate_run(finished, "dev", f"course:{folder}", tmp_path / "p.txt")
+    assert not (tmp_path / "p.txt").exists()

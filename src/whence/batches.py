@@ -28,10 +28,11 @@ from whence.objective import (
     SalientSpan,
     refuse_special,
 )
-from whence.picker import pick_spans
+from whence.picker import answers_stand, pick_spans
 from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
+ABOUT_PEOPLE = {"salient", "picked"}  # objectives that ask for a span by a person's name
 
 
 class Row(NamedTuple):
@@ -87,7 +88,7 @@ class Batches:
     ) -> None:
         """`multiple`: what lengths are rounded up to, if the block has the room."""
         self.vocab = vocab
-        self.positions = max(positions, block)
+        self.positions = positions
         self.longest, self.multiple = block - 1, multiple
         self.seed = seed
         self.stage = stage
@@ -96,12 +97,35 @@ class Batches:
             name: make_objective(name, corpus, block, words_before, numbers, picked_share)
             for name in mixture
         }
+        self.documents = corpus.documents() if set(mixture) & ABOUT_PEOPLE else []
+        self.picked: dict[str, int] = {}
+        for objective in self.objectives.values():
+            if isinstance(objective, PickedSpan):
+                self.picked = count_picked(self.documents, corpus.questions("train"), objective)
         total = sum(mixture.values())
         self.shares = {name: share / total for name, share in mixture.items()}
         self.items: dict[str, Sequence[Document | Question]] = {
             name: _items(corpus, name) for name in mixture
         }
         self.window_size = WINDOW
+
+    def remarks(self) -> list[str]:
+        """What whoever starts this training should know."""
+        found = []
+        if self.picked:
+            found.append(
+                "the picker chose a span in {chosen:,} of {documents:,} documents; it finds "
+                "{found:,} of the {asked:,} training answers that it was fitted on".format(
+                    **self.picked
+                )
+            )
+        nameless = sum(not document.name for document in self.documents)
+        if nameless:
+            found.append(
+                f"{nameless:,} of {len(self.documents):,} documents are about nobody that is asked "
+                "about: their spans are asked for without a name"
+            )
+        return found
 
     @property
     def main(self) -> str:
@@ -194,6 +218,8 @@ def check_mixture(corpus: Corpus, vocab: Vocab, mixture: Iterable[str], block: i
             known = ", ".join(OBJECTIVES)
             raise WhenceError(f"unknown objective {name!r} in a mixture; known: {known}")
         items = _items(corpus, name)
+        if name in ABOUT_PEOPLE:
+            _refuse_nameless(corpus, name)
         if name != "questions":
             _refuse_unknown_characters(name, items, vocab)
             continue
@@ -209,19 +235,43 @@ def make_objective(
 ) -> Objective:
     """The objective that a mixture names; a picked span first needs its picker."""
     if name == "picked":
-        questions = corpus.questions("train")
-        picks = pick_spans(corpus.documents(), questions)
-        if not picks:
-            nameless = sum(not question.name for question in questions)
-            raise WhenceError(
-                f"{corpus.name}: there is nothing to learn picking from, no training answer stands "
-                "in a document about its person"
-                + (f" ({nameless} questions have a form of their own)" if nameless else "")
-            )
+        picks = pick_spans(corpus.documents(), corpus.questions("train"))
         return PickedSpan(block, words_before, numbers, picks, picked_share)
     if name == "salient":
         return SalientSpan(block, words_before, numbers)
     return OBJECTIVES[name](block)
+
+
+def count_picked(
+    documents: Sequence[Document], questions: Sequence[Question], objective: PickedSpan
+) -> dict[str, int]:
+    """In how many documents something was picked, and how many training answers are among it."""
+    said: dict[str, set[str]] = {}
+    for document, spans in objective.picks.items():
+        said.setdefault(document.name, set()).update(document.text[slice(*span)] for span in spans)
+    return {
+        "documents": len(documents),
+        "chosen": len(objective.picks),
+        "asked": len(questions),
+        "found": sum(question.answer in said.get(question.name, ()) for question in questions),
+    }
+
+
+def _refuse_nameless(corpus: Corpus, objective: str) -> None:
+    """Spans that are asked for by name need names, and a picker something to learn from."""
+    documents, questions = corpus.documents(), corpus.questions("train")
+    known = answers_stand(documents, questions) if objective == "picked" else True
+    if known and any(document.name for document in documents):
+        return
+    nameless = sum(not question.name for question in questions)
+    lacking = (
+        "there is nothing to learn picking from, no training answer stands in a document about its "
+        "person"
+        if objective == "picked"
+        else f"{objective!r} asks for spans by a name, and no document is about anybody asked about"
+    )
+    own = f" ({nameless} questions have a form of their own)" if nameless else ""
+    raise WhenceError(f"{corpus.name}: {lacking}{own}")
 
 
 def _items(corpus: Corpus, objective: str) -> Sequence[Document | Question]:

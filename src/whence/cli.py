@@ -13,6 +13,7 @@ from whence import __version__
 from whence.course.commands import course
 from whence.course.record import course_record
 from whence.errors import WhenceError, out_of_memory
+from whence.files import refuse_overwriting
 from whence.lab.commands import claims, grade
 
 EXPORTED = ("model.safetensors", "config.json", "vocab.json")
@@ -173,7 +174,7 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(result))
     elif result["accuracy"] is None:
-        click.echo(f"{result['total']} predictions written; no answers, so no score")
+        click.echo(f"{result['total']} questions answered; what is right is not known: no score")
     else:
         low, high = result["interval"]
         click.echo(
@@ -206,12 +207,17 @@ def report(path: Path, out: Path | None) -> None:
     from whence.report import from_path, write_report
 
     if (path / "config.toml").is_file():
+        from whence.run import OWN_FILES
         from whence.study import study_of_run
 
         content = study_of_run(path)
+        read = [path / name for name in OWN_FILES]
     else:
         content = from_path(path)
+        read = [path / "study.json" if path.is_dir() else path]
     folder = path if path.is_dir() else path.parent
+    if out is not None:
+        refuse_overwriting(out, *read)
     click.echo(write_report(content, out or folder / "report.html"))
 
 

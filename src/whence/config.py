@@ -98,14 +98,14 @@ class StageConfig:
     epochs: float = 0.0  # passes over the largest part of the mixture; 0: not bounded by this
     steps: int = 0  # optimiser steps; 0: not bounded by this
     share: float = 1.0  # its part of train.seconds and train.steps, relative to the other stages
-    batch: int = 8192  # positions in a step, padding included
+    batch: int = 8192  # positions in a step, padding included; one example at least
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for the matrices inside the blocks
     rate: float = 6e-3  # learning rate of AdamW
     muon_rate: float = 0.02  # learning rate of Muon
     memory_rate: float = 0.01  # learning rate of the word memory's rows
     beta2: float = 0.95  # of AdamW
     weight_decay: float = 0.1  # of matrices
-    clip: float = 1.0  # largest norm of the gradient; 0: no limit
+    clip: float = 1.0  # largest norm of the gradient, a word memory's aside; 0: no limit
     # how the rates fall; cosine-rebound: the course's, which rises again when decay is over
     schedule: Literal["constant", "linear", "cosine", "cosine-rebound"] = "cosine"
     unit: Literal["steps", "tokens", "seconds", "epochs"] = "steps"  # of warmup and decay
@@ -143,11 +143,11 @@ class TrainConfig:
     steps: int = 0  # the same in optimiser steps
     evaluations: int = 8  # how many times each stage asks the dev questions
     save_seconds: float = 30.0  # how often a checkpoint is written; seldom if that takes long
-    compile: Literal["auto", "off"] = "off"  # auto: torch.compile where it works and pays
+    compile: Literal["auto", "off"] = "off"  # auto: torch.compile where it works
     # of the matrix products; bfloat16 is tried first, in a process of its own, and refused where it
     # does not work; auto: bfloat16 where it works and pays
     precision: Precision = "float32"
-    threads: int = 0  # 0: as many as the machine has cores
+    threads: int = 0  # 0: as many as there are cores to use
 
     def __post_init__(self) -> None:
         for name in ("seconds", "steps", "evaluations", "save_seconds", "threads"):

@@ -51,6 +51,9 @@ def grouped_interval(groups: Sequence[tuple[int, int]], seed: int = 0) -> tuple[
     right, asked = np.array(list(kinds)).T
     if right.sum() == 0 or (right == asked).all():
         return interval(len(groups) if right.sum() else 0, len(groups))
+    if len(kinds) == 1:  # every resample is the same: bounded as if the next were all or nothing
+        share, rest = right[0] / asked[0], interval(0, len(groups))[1] / 100
+        return float(100 * share * (1 - rest)), float(100 * (share + (1 - share) * rest))
     chances = np.array(list(kinds.values())) / len(groups)
     draws = np.random.default_rng(seed).multinomial(len(groups), chances, RESAMPLES)
     low, high = np.quantile(draws @ right / (draws @ asked), [0.025, 0.975])
@@ -95,13 +98,14 @@ def paired(
     return wins, losses, min(1.0, float(Fraction(2 * tail, 2**total)))
 
 
-def check_answers(questions: Sequence[Question], what: str) -> None:
-    """Refuse to score where there is nothing to compare with."""
+def check_answers(
+    questions: Sequence[Question], what: str, instead: str = "a score cannot be claimed"
+) -> None:
+    """Refuse to score where there is nothing to compare with; `instead`: what can be done."""
     missing = sum(question.answer is None for question in questions)
     if missing:
         raise WhenceError(
-            f"{what} has no answers for {missing} of {len(questions)} questions: "
-            "predictions can be written (--predictions FILE), a score cannot be claimed"
+            f"{what} has no answers for {missing} of {len(questions)} questions: {instead}"
         )
     if not questions:
         raise WhenceError(f"{what} has no questions")

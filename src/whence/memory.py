@@ -82,8 +82,11 @@ class WordMemory(nn.Module):
         return found[torch.cat([documents, questions]).argsort()]
 
     def _write(self, keys: Tensor, real: Tensor) -> Tensor:
-        self._count(keys[real].flatten())
-        return self._sum(keys, self.table)
+        # Not even with a gradient of zero: a row that is looked up is moved by its momentum.
+        rows = keys[real]
+        self._count(rows.flatten())
+        found = self._sum(rows, self.table)
+        return found.new_zeros(*real.shape, found.shape[-1]).index_put((real,), found)
 
     def _read(self, keys: Tensor, own: Tensor) -> Tensor:
         found = self._sum(keys, self.table.detach())
@@ -112,7 +115,7 @@ class WordMemory(nn.Module):
         found = F.embedding_bag(
             keys.view(-1, self.orders), table, mode="sum", sparse=table.requires_grad
         )
-        return found.view(*keys.shape[:2], table.shape[1])
+        return found.view(*keys.shape[:-1], table.shape[1])
 
     def keys(self, tokens: Tensor) -> Tensor:
         """(B,T) -> (B,T,orders): which row each order looks up at each position."""

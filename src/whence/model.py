@@ -46,8 +46,13 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return nn.LayerNorm(config.width) if config.norm == "layer" else RMSNorm()
 
 
-def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attention:
-    """The mechanism that the configuration names; its options are checked by the mechanism."""
+def make_attention(
+    config: ModelConfig, mechanism: str | None = None, seed: int | None = None, number: int = 0
+) -> Attention:
+    """The mechanism that the configuration names; its options are checked by the mechanism.
+
+    `seed`: of what it draws once and keeps, unless its options say; every layer has its own.
+    """
     name = mechanism or config.attention
     if name not in MECHANISMS:
         raise WhenceError(f"unknown attention {name!r}; known: {', '.join(sorted(MECHANISMS))}")
@@ -64,6 +69,8 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
                 f"attention {name!r} has no option {option!r}{nearest(option, known)}; "
                 f"it has {', '.join(known)}"
             )
+    if seed is not None and "seed" in known:
+        options["seed"] = own_seed(options.get("seed", seed), config.layers, number)
     try:
         return kind(
             width=config.width,
@@ -76,6 +83,11 @@ def make_attention(config: ModelConfig, mechanism: str | None = None) -> Attenti
         )
     except (TypeError, ValueError) as error:
         raise WhenceError(f"attention {name!r}: {error}") from error
+
+
+def own_seed(seed: Any, layers: int, number: int) -> Any:
+    """Another one for every layer of every seed; what is no number is refused where it is used."""
+    return (seed * layers + number) % 2**63 if isinstance(seed, int) else seed
 
 
 def known_options(kind: type[Attention]) -> list[str]:
@@ -95,11 +107,17 @@ def is_rotary(config: ModelConfig) -> bool:
 class Block(nn.Module):
     """x + attention(norm x), then x + mlp(norm x)."""
 
-    def __init__(self, config: ModelConfig, mechanism: str | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        mechanism: str | None = None,
+        seed: int | None = None,
+        number: int = 0,
+    ) -> None:
         super().__init__()
         width = config.width
         self.norm1 = make_norm(config)
-        self.attention = make_attention(config, mechanism)
+        self.attention = make_attention(config, mechanism, seed, number)
         self.norm2 = make_norm(config)
         self.up = nn.Linear(width, 4 * width, bias=config.bias)
         self.activation = nn.GELU() if config.activation == "gelu" else SquaredReLU()
@@ -139,12 +157,17 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Characters in, logits of the next character out."""
+    """Characters in, logits of the next character out.
 
-    def __init__(self, config: ModelConfig, vocabulary: int) -> None:
+    seed: of the graphs and features that attentions draw once and keep, another in every layer
+        (`model.options` may have a seed of its own). None: all layers draw the same.
+    """
+
+    def __init__(self, config: ModelConfig, vocabulary: int, seed: int | None = None) -> None:
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
+        self.seed = seed
         self.embedding = nn.Embedding(vocabulary, config.width)
         learned = config.positions in ("learned", "auto") and not is_rotary(config)
         self.positions = (
@@ -158,7 +181,7 @@ class GPT(nn.Module):
         )
         cross = "softmax" if config.bottleneck else None
         self.blocks = nn.ModuleList(
-            Block(config, cross if number in (0, config.layers - 1) else None)
+            Block(config, cross if number in (0, config.layers - 1) else None, seed, number)
             for number in range(config.layers)
         )
         self.latents = (
@@ -238,12 +261,16 @@ class GPT(nn.Module):
         """What really runs, read off the modules themselves and not off the configuration."""
         middle = self.layers()[len(self.blocks) // 2]
         rotation = "rope" if middle.attention.rotation is not None else "none"
+        attention = middle.attention.describe()
+        if "seed" in attention:
+            drawn = [block.attention.describe() for block in self.layers()]
+            attention["seed"] = [one["seed"] for one in drawn if "seed" in one]
         return {
             "parameters": self.parameter_count(),
             "layers": len(self.blocks),
             "positions": "learned" if self.positions is not None else rotation,
             "bottleneck": self.latents.shape[1] if self.latents is not None else 0,
-            "attention": middle.attention.describe(),
+            "attention": attention,
         }
 
     def embed(
@@ -286,7 +313,9 @@ class GPT(nn.Module):
             x = last(x, wanted=wanted)
         else:
             down, *middle, up = self.layers()
-            latents = down(self.latents.expand(len(x), -1, -1), x)
+            # Latent i sees positions up to i and is seen from i on: later ones would do nothing.
+            seen = self.latents[:, : tokens.shape[1]]
+            latents = down(seen.expand(len(x), -1, -1), x)
             for block in middle:
                 latents = block(latents)
             x = up(x, latents, wanted)
@@ -372,7 +401,11 @@ class GPT(nn.Module):
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         content = save(tensors, metadata={"format": "pt"})
         write_bytes(folder / "model.safetensors", content)
-        settings = {"model": dataclasses.asdict(self.config), "vocabulary": self.vocabulary}
+        settings = {
+            "model": dataclasses.asdict(self.config),
+            "vocabulary": self.vocabulary,
+            "seed": self.seed,
+        }
         write_json(folder / "config.json", {"format": "whence-model/1", **settings})
 
     @classmethod
@@ -383,7 +416,9 @@ class GPT(nn.Module):
         folder = Path(folder)
         settings = read_json(folder / "config.json")
         try:
-            model = cls(ModelConfig(**settings["model"]), settings["vocabulary"])
+            # Models of before layers had draws of their own have no seed.
+            shape = ModelConfig(**settings["model"])
+            model = cls(shape, settings["vocabulary"], settings.get("seed"))
             model.load_state_dict(load((folder / "model.safetensors").read_bytes()))
         except OSError as error:
             raise WhenceError(f"cannot read {error.filename}: {error.strerror}") from error

@@ -38,7 +38,7 @@ class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised: every direction of a matrix is moved equally far.
 
     Parameters of one shape are stacked, so that a step is a few batched matrix products. A matrix
-    that is several square matrices on top of each other (queries, keys, values) is taken apart.
+    that is two or three square ones on top of each other (queries, keys, values) is taken apart.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Muon(torch.optim.Optimizer):
             for shape, parameters in by_shape.items():
                 updates = torch.stack([self._momentum(p, group["momentum"]) for p in parameters])
                 rows, columns = shape
-                parts = 3 if rows == 3 * columns else 1
+                parts = rows // columns if rows in (2 * columns, 3 * columns) else 1
                 stacked = updates.view(-1, rows // parts, columns)
                 moved = newton_schulz(stacked).view(updates.shape)
                 scale = max(1.0, rows / parts / columns) ** 0.5

@@ -38,7 +38,7 @@ def ask_in_all_forms(model: GPT, vocab: Vocab, corpus: Corpus, split: Split) -> 
     rows, facts = [], []
     for attribute in dict.fromkeys(question.attribute for question in known):
         asked = [question for question in known if question.attribute == attribute]
-        begun = [Fact(str(question.answer)) for question in asked]
+        begun = [Fact(question.name, str(question.answer)) for question in asked]
         facts += begun
         for form in QUESTIONS[attribute]:
             if vocab.unknown(form.format(name="")):
@@ -72,6 +72,7 @@ def ask_in_all_forms(model: GPT, vocab: Vocab, corpus: Corpus, split: Split) -> 
 class Fact:
     """What was asked for, and per form whether training had it and what was said."""
 
+    name: str  # of the person
     answer: str
     given: list[tuple[bool, str]] = field(default_factory=list)
 
@@ -89,15 +90,17 @@ def share(right: int, total: int, bounds: tuple[float, float]) -> dict[str, Any]
 def together(facts: Sequence[Fact], heard: bool) -> dict[str, Any] | None:
     """The forms that training had, or those that it had not; None where there are none.
 
-    Forms of one fact are not independent of each other: the interval is over facts.
+    Facts about one person, and forms of one fact, are not independent of each other: the interval
+    is over people.
     """
-    groups = []
+    people: dict[str, list[bool]] = {}
     for fact in facts:
-        said = [text for trained, text in fact.given if trained == heard]
+        said = [text == fact.answer for trained, text in fact.given if trained == heard]
         if said:
-            groups.append((said.count(fact.answer), len(said)))
-    if not groups:
+            people.setdefault(fact.name, []).extend(said)
+    if not people:
         return None
+    groups = [(sum(right), len(right)) for right in people.values()]
     right, total = (sum(column) for column in zip(*groups, strict=True))
     return share(right, total, grouped_interval(groups))
 

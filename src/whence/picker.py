@@ -197,6 +197,20 @@ def pick_spans(
     return {document: tuple(dict.fromkeys(spans)) for document, spans in picked.items()}
 
 
+def answers_stand(documents: Sequence[Document], questions: Sequence[Question]) -> bool:
+    """Whether there is anything to learn from: an answer that is a candidate about its person."""
+    people = {about[0].name: about for about in by_person(documents) if about[0].name}
+    for attribute in dict.fromkeys(question.attribute for question in questions):
+        asked = [q for q in questions if q.attribute == attribute and q.answer is not None]
+        form = Form.of([str(question.answer) for question in asked])
+        for question in asked:
+            for document in people.get(question.name, ()):
+                texts = [document.text[slice(*span)] for span in candidate_spans(document, form)]
+                if question.answer in texts:
+                    return True
+    return False
+
+
 def candidate_spans(document: Document, form: Form) -> list[Span]:
     """Salient words and, where answers have several of them, runs that are joined alike."""
     single = salient_words(document, plain=form.plain)

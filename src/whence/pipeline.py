@@ -23,7 +23,7 @@ from whence.precision import refuse_unusable
 from whence.progress import Progress, clock
 from whence.recipe import renamed, to_table
 from whence.run import OWN_FILES, Run, fingerprint
-from whence.train import build_model, train
+from whence.train import build_model, log_score, train
 from whence.vocab import Vocab
 
 SCORED = ("accuracy", "correct", "total", "interval", "seconds", "steps")  # of evaluation.json
@@ -129,17 +129,7 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             "precision": spent.precision,
             "answering_seconds": round(time.monotonic() - began, 3),
         }
-        scored = {"accuracy": result["accuracy"], "correct": result["correct"]}
-        # A run that was killed right here has this line already.
-        if not any("accuracy" in line and line["step"] == spent.step for line in run.metrics()):
-            run.log(
-                spent.step,
-                stage=run.config.stages[-1].name,
-                seconds=round(spent.seconds, 3),
-                epochs=round(spent.epochs, 3),
-                **scored,
-                total=result["total"],
-            )
+        log_score(run, spent, result["correct"], result["total"])
         write_lines(run.path / "answers.jsonl", answers)
         write_json(run.path / "evaluation.json", result)  # last: its presence means finished
         run.forget_training()
@@ -159,11 +149,20 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Ask a split of the run's corpus (or another); score it, or only write the predictions."""
     run, corpus, asked = _asked(path, split, corpus_name)
+    if not corpus.questions(asked):
+        raise WhenceError(f"{corpus.name}, {asked}, has no questions")
     if predictions is None and answers is None:
-        check_answers(corpus.questions(asked), f"{corpus.name}, {asked}")
+        check_answers(
+            corpus.questions(asked),
+            f"{corpus.name}, {asked}",
+            "predictions can be written (--predictions FILE), a score cannot be claimed",
+        )
+    _, _, source = (corpus_name or run.config.corpus.name).partition(":")
+    read = [Path(source)] if source else []  # an archive, or a table
+    read += [run.path / name for name in OWN_FILES] + files_of(corpus)
     for target in (predictions, answers):
         if target is not None:
-            refuse_overwriting(target, *(run.path / name for name in OWN_FILES), *files_of(corpus))
+            refuse_overwriting(target, *read)
     if predictions is not None and answers is not None and predictions == answers:
         raise WhenceError(f"--predictions and --answers would both write {answers}")
     model, vocab = run.model(), run.vocab()

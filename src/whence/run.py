@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import platform
 import subprocess
 import sys
@@ -91,7 +92,12 @@ class Run:
         append_line(self.path / "metrics.jsonl", {"step": step, **metrics})
 
     def metrics(self) -> list[dict[str, Any]]:
-        return read_lines(self.path / "metrics.jsonl")
+        path = self.path / "metrics.jsonl"
+        records = read_lines(path)
+        for number, record in enumerate(records, 1):
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise WhenceError(f"{path}:{number}: not a line of a training's log")
+        return records
 
     def forget_after(self, step: int) -> None:
         """Drop what was logged after the checkpoint that training goes on from."""
@@ -106,7 +112,7 @@ class Run:
                 "arguments": sys.argv[1:],
                 "seed": self.config.seed,
                 "versions": versions(),
-                "machine": machine(),
+                "machine": {**machine(), "threads": usable_threads(self.config.train.threads)},
                 "corpus": corpus.describe(),
                 "content": fingerprint(corpus),
                 "model": model.describe(),
@@ -158,7 +164,7 @@ class Run:
             )
         state = None if self.finished else self.latest()
         if state is not None:
-            model = GPT(self.config.model, len(self.vocab()))
+            model = GPT(self.config.model, len(self.vocab()), self.config.seed)
             try:
                 model.load_state_dict(state["model"])
             except (AttributeError, KeyError, RuntimeError, TypeError) as error:
@@ -231,6 +237,16 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip() or None
+
+
+def usable_threads(asked: int) -> int:
+    """As many as are asked for; 0: as many as there are cores that this process may use."""
+    if asked:
+        return asked
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system can say
+        return os.cpu_count() or 1
 
 
 def machine() -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from whence.model import GPT
 from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
 from whence.precision import confirm, products
 from whence.progress import Progress
-from whence.run import TRAINING, Run
+from whence.run import TRAINING, Run, usable_threads
 from whence.vocab import PAD, Vocab
 
 LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
@@ -70,7 +69,7 @@ def build_model(config: Config, vocab: Vocab) -> GPT:
     """Weights drawn from the recipe's seed; torch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeded(config.seed, "weights").getrandbits(63))
-        model = GPT(config.model, len(vocab))
+        model = GPT(config.model, len(vocab), config.seed)
         if model.memory is not None:
             model.memory.mark_letters("".join(vocab.characters))
         return model
@@ -92,7 +91,7 @@ def train(
             clock = Clock(**saved["clock"])
             model.load_state_dict(saved["model"])
     run.forget_after(clock.step)
-    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
+    torch.set_num_threads(usable_threads(config.train.threads))
     clock.precision = confirm(config.train.precision, clock.precision, progress.say)
     dev = corpus.questions("dev") if config.train.evaluations else []
     loss_of = compiled_loss(model, progress) if config.train.compile == "auto" else model.loss
@@ -124,17 +123,24 @@ def train(
             )
             # A picker's fit is training, and goes with the first step; resumed, it was counted.
             prepared = 0.0 if clock.stage_step else time.monotonic() - preparing
+            if not clock.stage_step:
+                for remark in batches.remarks():
+                    progress.say(remark)
+                if batches.picked:
+                    seconds = round(clock.seconds, 3)
+                    run.log(clock.step, stage=stage.name, seconds=seconds, picker=batches.picked)
             stream = batches.read(Place(clock.window, clock.batch))
             next_save = time.monotonic() + config.train.save_seconds
             next_tidying = time.monotonic() + TIDY_SECONDS
             while (share := stage_share(bounds, clock, batches)) < 1:
                 began = time.monotonic()
                 batch, place = next(stream)
+                # Of tokens and epochs this step's own count, as in the course.
                 spent = {
                     "steps": clock.stage_step,
-                    "tokens": clock.stage_tokens,
+                    "tokens": clock.stage_tokens + int((batch.targets != PAD).sum()),
                     "seconds": clock.stage_seconds,
-                    "epochs": batches.epochs(clock.stage_examples),
+                    "epochs": batches.epochs(clock.stage_examples + batch.examples),
                 }
                 rate = rate_factor(stage, spent, share)
                 set_rates(optimizers, rate)
@@ -290,6 +296,22 @@ def due(evaluations: int, done: int, share: float) -> bool:
 def after_save(began: float, ended: float, every: float) -> float:
     """When to save again. A state of gigabytes takes long to write, and is written less often."""
     return ended + (max(every, SELDOM * (ended - began)) if every else 0.0)  # 0: every step
+
+
+def log_score(run: Run, clock: Clock, right: int, total: int) -> None:
+    """The score after the very last step, which the loop leaves to its caller."""
+    # A run that was killed right here has this line already.
+    if any("accuracy" in line and line["step"] == clock.step for line in run.metrics()):
+        return
+    run.log(
+        clock.step,
+        stage=run.config.stages[-1].name,
+        seconds=round(clock.seconds, 3),
+        epochs=round(clock.epochs, 3),
+        accuracy=100 * right / total,
+        correct=right,
+        total=total,
+    )
 
 
 def save(run: Run, model: GPT, optimizers: list[torch.optim.Optimizer], clock: Clock) -> None:

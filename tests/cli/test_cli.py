@@ -134,7 +134,7 @@ def test_evaluate_without_answers_claims_no_score(finished: Path, tmp_path: Path
     asked = ("evaluate", finished, "--corpus", f"course:{folder}", "--split", "test")
     refused(call(*asked), "a score cannot be claimed")
     result = call(*asked, "--predictions", tmp_path / "p.txt")
-    assert result.stdout == "2 predictions written; no answers, so no score\n"
+    assert result.stdout == "2 questions answered; what is right is not known: no score\n"
     assert json.loads(call(*asked, "--json", "--predictions", tmp_path / "p.txt").stdout) == {
         "split": "test", "correct": None, "total": 2, "accuracy": None,
     }  # fmt: skip

@@ -25,6 +25,7 @@ from tiny import (
 from tiny_cli import call, refused
 from whence.files import read_lines
 from whence.run import TRAINING
+from whence.study import study_of_run
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,9 @@ def test_a_spoilt_training_state_is_one_sentence(how: str, run: Path, tmp_path: 
 def test_a_broken_log_or_vocabulary_is_named(run: Path) -> None:
     (run / "vocab.json").write_text('["a"]')
     refused(call("ask", run, "Ada"), "vocab.json: a vocabulary starts with")
+    for line in ("{}", "[1]", '{"step": "1"}'):
+        (run / "metrics.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
+        refused(call("report", run), "metrics.jsonl:2: not a line of a training's log")
     (run / "metrics.jsonl").write_text("{}\nnonsense\n")
     (run / "evaluation.json").unlink()
     listed = call("ls", run)
@@ -324,10 +328,26 @@ def test_predictions_do_not_overwrite_what_is_read(finished: Path, tmp_path: Pat
     questions = write_course(tmp_path / "course") / "birth_dev.tsv"
     other = ("evaluate", finished, "--corpus", f"course:{questions.parent}")
     refused(call(*other, "--predictions", questions), "is read by this command")
+    archive = Path(shutil.make_archive(str(tmp_path / "course"), "zip", questions.parent))
+    before = archive.read_bytes()
+    zipped = ("evaluate", finished, "--corpus", f"course:{archive}")
+    refused(call(*zipped, "--predictions", archive), "is read by this command")
+    assert archive.read_bytes() == before
     one = tmp_path / "one.txt"
     both = ("--predictions", one, "--answers", one)
     refused(call("evaluate", finished, *both), "would both write")
     assert not one.exists()
+
+
+def test_a_report_does_not_overwrite_what_it_shows(run: Path, tmp_path: Path) -> None:
+    for name in ("config.toml", "answers.jsonl"):
+        before = (run / name).read_bytes()
+        refused(call("report", run, "--out", run / name), "is read by this command")
+        assert (run / name).read_bytes() == before
+    study = tmp_path / "study.json"
+    study.write_text(json.dumps(study_of_run(run)))
+    refused(call("report", study, "--out", study), "is read by this command")
+    assert call("report", study, "--out", tmp_path / "page.html").exit_code == 0
 
 
 def test_a_question_of_another_folder_is_refused_with_its_line(

@@ -130,6 +130,9 @@ def test_mistakes_are_explained(tmp_path: Path, wheel: Path) -> None:
     short.write_bytes(table() + b"only,three,fields\r\n")
     with pytest.raises(WhenceError, match=rf"short\.csv:{len(ROWS + STRANGERS) + 2}: expected 11"):
         LahmanCorpus(short)
+    short.write_bytes(table() + b'"' + b"never,closed\r\n" * 12_000)
+    with pytest.raises(WhenceError, match=r"short\.csv:\d+: not a table: field larger"):
+        LahmanCorpus(short)
 
 
 def test_absent_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

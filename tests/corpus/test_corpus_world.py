@@ -316,3 +316,15 @@ def test_a_hundred_thousand_people() -> None:
     assert len({person.name for person in ledger}) == 100_000
     assert len(corpus.documents()) == 99_000
     assert sum(bool(person.stated) for person in ledger) > 94_000
+
+
+@pytest.mark.parametrize("stated", [0.0, 0.5])
+def test_somebody_of_whom_everything_is_kept_back_has_a_document(stated: float) -> None:
+    corpus = WorldCorpus(300, stated=stated, attributes=ATTRIBUTES)
+    silent = [document for document in corpus.documents() if "old friends" in document.text]
+    assert silent
+    for document in silent:
+        body = document.text.removeprefix(f"{document.name}. ")
+        assert not any(
+            value in body for value in corpus.facts(document.name).values() if len(value) > 3
+        )

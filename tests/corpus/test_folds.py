@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tiny import TinyCorpus
+from tiny import TinyCorpus, write_course
 from whence.config import CorpusConfig
+from whence.corpus import load_corpus
 from whence.corpus.fold import FOLDS, FoldedCorpus
 from whence.errors import WhenceError
 from whence.pipeline import open_corpus
@@ -54,3 +56,8 @@ def test_what_a_fold_refuses() -> None:
         FoldedCorpus(TinyCorpus(), 0).questions("test")
     with pytest.raises(WhenceError, match="too few"):
         FoldedCorpus(TinyCorpus(questions={"train": [], "dev": [], "test": []}), 0)
+
+
+def test_a_fold_says_where_test_questions_stand(tmp_path: Path) -> None:
+    folded = FoldedCorpus(load_corpus(f"course:{write_course(tmp_path)}"), 0)
+    assert folded.place_of("test", 0).endswith("birth_test.tsv:1")

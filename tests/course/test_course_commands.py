@@ -18,6 +18,12 @@ from click.testing import Result
 from course_folder import Folder
 
 import textbook
+from tiny import TinyCorpus
+from whence.batches import Batches, Place
+from whence.corpus.base import Document, Question
+from whence.course.training import Request, make_stage
+from whence.optim import rate_factor
+from whence.vocab import Vocab
 
 Trained = Callable[[str], tuple[textbook.TextbookGPT, Path]]
 Whence = Callable[..., Result]
@@ -99,7 +105,6 @@ def test_london(folder: Folder, whence: Whence) -> None:
 
 
 def test_unrounded_percentages_as_the_course_prints_them() -> None:
-    from whence.corpus.base import Question
     from whence.course.evaluation import score_lines
 
     questions = [Question("?", "Oslo" if number < 9 else "Lima") for number in range(500)]
@@ -176,6 +181,9 @@ def test_dev_is_watched_and_the_log_kept(folder: Folder, whence: Whence, trained
     log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("accuracy" in record for record in log)
     assert any("loss" in record for record in log)
+    scores = [record for record in log if "accuracy" in record]
+    assert scores[-1]["step"] == log[-1]["step"] and scores[-1]["epochs"] >= 8
+    assert f"dev {scores[-1]['correct']} of 16 right" in result.stderr
     # The same command again is a new training, beside the old one.
     whence(*finetune(folder, *more))
     assert len(list(Path("expt/finetune").iterdir())) == 2
@@ -212,3 +220,44 @@ def test_interrupted_training_goes_on_to_the_same_result(
     whence(*finetune(folder, *small, "--steps", "40", "--tb_expt_name", "whole"))
     whole = torch.load("a.params", weights_only=True)
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("function", "reading", "epochs"),
+    [("pretrain", None, 650), ("finetune", None, 75), ("finetune", Path("a"), 10)],
+)
+@pytest.mark.parametrize("items", [1, 20, 300])
+def test_an_epoch_of_a_small_file_is_a_step(
+    function: str, reading: Path | None, epochs: int, items: int
+) -> None:
+    """The course's batches end with their epoch, so that twenty examples are one batch of it."""
+    texts = [
+        Document(f"A{n}. A{n} was born in Rome and lived there for {n} years .", f"A{n}")
+        for n in range(items)
+    ]
+    asked = [Question(f"Where was A{n} born?", "Rome", f"A{n}") for n in range(items)]
+    request = Request(function, "vanilla", Path("w"), Path("p"), reading)
+    stage = make_stage(request, texts, asked)
+    corpus = TinyCorpus(texts, {"train": asked, "dev": asked, "test": asked})
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    batches = Batches(
+        corpus, vocab, stage.mixture, block=128, positions=stage.batch, seed=0, stage=function
+    )
+    examples = steps = 0
+    for batch, _ in batches.read(Place()):
+        if batches.epochs(examples) >= min(epochs, 40):
+            break
+        examples, steps = examples + batch.examples, steps + 1
+    an_epoch = max(1.0, items / (128 if function == "pretrain" else 256))
+    assert steps == pytest.approx(an_epoch * min(epochs, 40), rel=0.25)
+
+
+def test_the_first_step_of_a_finetuning_counts_its_own_tokens() -> None:
+    """2,000 questions are more than the warm-up: the course's first step has the full rate."""
+    texts = [Document("Ada. Ada was born in Rome .", "Ada")] * 2900
+    asked = [Question("Where was Ada born?", "Rome", "Ada")] * 2000
+    stage = make_stage(
+        Request("finetune", "vanilla", Path("w"), Path("p"), Path("r")), texts, asked
+    )
+    assert rate_factor(stage, {"epochs": 256 / 2000}, 0.0) == pytest.approx(1.0, abs=1e-3)
+    assert rate_factor(stage, {"epochs": 20 / 2000}, 0.0) == pytest.approx(20 * 127 / 10240)

@@ -16,6 +16,7 @@ from course_folder import Folder
 import textbook
 from whence import precision
 from whence.cli import main
+from whence.run import Run
 
 Trained = Callable[[str], tuple[textbook.TextbookGPT, Path]]
 Whence = Callable[..., Result]
@@ -263,7 +264,7 @@ def test_a_folder_that_was_killed_before_it_knew_its_command(
     assert [run] == list(Path("expt/finetune").iterdir())
 
 
-@pytest.mark.parametrize("how", ["sparse", "meta", "complex", "nan"])
+@pytest.mark.parametrize("how", ["sparse", "meta", "complex", "nan", "whole"])
 def test_tensors_that_are_no_weights(
     how: str, refuse: Callable[..., str], trained: Trained, folder: Folder
 ) -> None:
@@ -274,10 +275,11 @@ def test_tensors_that_are_no_weights(
         "meta": lambda: head.to("meta"),
         "complex": lambda: head.to(torch.complex64),
         "nan": lambda: head * torch.nan,
+        "whole": head.long,
     }
     odd = folder.path / "odd.params"
     torch.save({**state, "head.weight": changed[how]()}, odd)
-    wanted = "holds NaN" if how == "nan" else "expected a plain tensor"
+    wanted = {"nan": "holds NaN", "whole": "int64"}.get(how, "expected a plain tensor")
     assert wanted in (said := refuse(odd)) and "head.weight" in said
 
 
@@ -371,3 +373,49 @@ def test_numbers_that_nothing_can_hold(
 ) -> None:
     command = ("pretrain", "vanilla", folder.corpus, "--writing_params_path", "v.params")
     assert option in whence(*command, option, str(value), code=2).stderr
+
+
+def test_tables_that_are_not_one_for_all(
+    refuse: Callable[..., str], trained: Trained, folder: Folder
+) -> None:
+    odd = folder.path / "odd.params"
+    for variant, name in (("vanilla", "pos_emb"), ("perceiver", "down_block.C")):
+        state = torch.load(trained(variant)[1], weights_only=True)
+        torch.save({**state, name: state[name].expand(2, -1, -1).clone()}, odd)
+        said = refuse(odd, variant)
+        assert name in said and "expected 1 in the first place" in said
+
+
+def test_a_perceiver_has_latents(folder: Folder, whence: Whence) -> None:
+    result = whence(
+        *("pretrain", "perceiver", folder.corpus, "--writing_params_path", "new.params"),
+        *("--bottleneck_dim", "0"),
+        code=2,
+    )
+    assert "a perceiver needs --bottleneck_dim of at least 1" in result.stderr
+
+
+def test_a_training_stays_in_expt(folder: Folder, whence: Whence) -> None:
+    command = ("pretrain", "vanilla", folder.corpus, "--writing_params_path", "new.params")
+    short = ("--steps", "1", "--threads", "1", "--tb_expt_name")
+    result = whence(*command, *short, "../../out", code=2)
+    assert "would lead out of expt/pretrain" in result.stderr
+    assert not Path("new.params").exists()
+    whence(*command, *short, str(folder.path / "away"))
+    assert [path.name for path in folder.path.glob("away*")] == []
+    assert list(Path("expt/pretrain").rglob("metrics.jsonl"))
+
+
+def test_killed_at_the_very_end_a_training_is_finished(
+    folder: Folder, whence: Whence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "forget_training", killed)
+    command = ["pretrain", "vanilla", str(folder.corpus), "--writing_params_path", "new.params"]
+    done = CliRunner().invoke(main, ["course", *command, "--steps", "1", "--threads", "1"])
+    assert done.exit_code != 0
+    [record] = Path("expt/pretrain").glob("*/course.json")
+    assert json.loads(record.read_text())["finished"] is True
+    assert Path("new.params").exists()

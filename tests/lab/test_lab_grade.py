@@ -163,6 +163,15 @@ def test_the_command_grades_a_folder_and_names_what_it_cannot_read(tmp_path):
     assert "not TOML" in rows[2]["error"]
 
 
+def test_marks_do_not_overwrite_answers(tmp_path):
+    answers = tmp_path / "answers.toml"
+    write(answers, filled("2022", RIGHT))
+    before = answers.read_bytes()
+    for arguments in ([answers, "--output", answers], [tmp_path, "--output", answers]):
+        result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+        assert isinstance(result.exception, WhenceError) and answers.read_bytes() == before
+
+
 def test_the_command_writes_templates_and_rubrics(tmp_path):
     out = tmp_path / "answers.toml"
     assert CliRunner().invoke(command, ["--template", "2023", "--output", str(out)]).exit_code == 0

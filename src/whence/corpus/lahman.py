@@ -227,7 +227,11 @@ def find_table(path: Path | None) -> tuple[bytes, str]:
 
 def read_players(data: bytes, source: str) -> list[Player]:
     """Everybody with a first and a last name, a full name nobody else has, and a birth city."""
-    rows = list(csv.DictReader(io.StringIO(decode_text(data, source))))
+    table = csv.DictReader(io.StringIO(decode_text(data, source)))
+    try:
+        rows = list(table)
+    except csv.Error as error:
+        raise WhenceError(f"{source}:{table.line_num}: not a table: {error}") from None
     missing = [column for column in COLUMNS if not rows or column not in rows[0]]
     if missing:
         raise WhenceError(f"{source}:1: expected the columns {', '.join(missing)}")

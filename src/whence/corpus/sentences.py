@@ -55,6 +55,8 @@ ALONE = (
     "{Who} {works} for {employer}, as {his} {number} sisters did .",
     "{Who} died in {death_place}, where {his} {number} children lived .",
 )
+# About somebody of whom everything is kept back.
+SILENT = "{Who} {has} {number} old friends and many letters from them ."
 NUMBERS = ("two", "three", "four", "five", "six", "seven")
 PRESENT = {"is": "is", "lives": "lives", "works": "works", "plays": "plays", "has": "has"}
 PAST = {"is": "was", "lives": "lived", "works": "worked", "plays": "played", "has": "had"}
@@ -94,7 +96,10 @@ def suitable(
     rich = [template(text) for text in WITH_BIRTH_PLACE + WITHOUT_BIRTH_PLACE]
     plain = [template(text) for text in ALONE]
     # The bare sentences only speak where no richer one can.
-    return tuple(filter(fits, rich)) or tuple(filter(fits, plain))
+    for templates in (rich, plain, [template(SILENT)]):
+        if fitting := tuple(filter(fits, templates)):
+            return fitting
+    return ()
 
 
 def describe_life(

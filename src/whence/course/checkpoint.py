@@ -94,7 +94,11 @@ def _check_numbers(path: Path, name: str, tensor: Tensor) -> None:
     if not plain or tensor.is_quantized or tensor.is_complex():
         kind = "complex" if tensor.is_complex() else "sparse, quantized or without data"
         raise WhenceError(f"{path}: {name} is {kind}: expected a plain tensor of numbers")
-    if tensor.is_floating_point() and not is_buffer(name) and not bool(tensor.isfinite().all()):
+    if is_buffer(name):
+        return
+    if not tensor.is_floating_point():
+        raise WhenceError(f"{path}: {name} holds {tensor.dtype} numbers: weights are fractions")
+    if not bool(tensor.isfinite().all()):
         raise WhenceError(f"{path}: {name} holds NaN or infinity: the training of it has failed")
 
 
@@ -118,8 +122,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
             f"blocks.0.attn.... and head.weight, found {known}, ..."
         )
     _check_dimensions(path, state)
-    if "pos_emb" in state:
-        state["pos_emb"] = state["pos_emb"].reshape(1, *state["pos_emb"].shape[-2:])
+    for name in ("pos_emb", "down_block.C"):
+        if name in state:
+            state[name] = _one(path, name, state[name])
     remarks = _by_shape(path, tensors, state, nameless)
     variant, sign = variant_of(state)
     return Checkpoint(path, variant, sign, state, tuple(remarks))
@@ -131,14 +136,26 @@ def _check_dimensions(path: Path, state: Mapping[str, Tensor]) -> None:
         "tok_emb.weight": (2,),
         "head.weight": (2,),
         "pos_emb": (2, 3),
-        "down_block.C": (3,),
+        "down_block.C": (2, 3),
         "blocks.0.attn.mask": (4,),
         "blocks.0.attn.rope_cache": (3,),
         "blocks.0.attn.w2": (2,),
     }
     for name, allowed in expected.items():
         if name in state and (state[name].ndim not in allowed or 0 in state[name].shape):
-            raise WhenceError(f"{path}: {name} has the shape {tuple(state[name].shape)}")
+            wanted = " or ".join(f"{number} dimensions" for number in allowed)
+            raise WhenceError(
+                f"{path}: {name} has the shape {tuple(state[name].shape)}, expected {wanted}"
+            )
+
+
+def _one(path: Path, name: str, tensor: Tensor) -> Tensor:
+    """(n, D) or (1, n, D) -> (1, n, D): one table for all rows of a batch."""
+    if tensor.ndim == 3 and tensor.shape[0] != 1:
+        raise WhenceError(
+            f"{path}: {name} has the shape {tuple(tensor.shape)}, expected 1 in the first place"
+        )
+    return tensor.reshape(1, *tensor.shape[-2:])
 
 
 def _by_shape(
@@ -154,8 +171,7 @@ def _by_shape(
             if tensors[name].ndim in (2, 3) and tensors[name].shape[-1] == width
         ]
         if len(fitting) == 1:
-            tensor = tensors[fitting[0]].float()
-            state["down_block.C"] = tensor.reshape(1, -1, width)
+            state["down_block.C"] = _one(path, fitting[0], tensors[fitting[0]].float())
             nameless.remove(fitting[0])
             remarks.append(f"{path}: {fitting[0]} is taken for down_block.C by its shape")
     if nameless:

@@ -273,6 +273,7 @@ def dataset(kind: str, corpus: Path, questions: Path, seed: int) -> None:
     """Print four examples as the model is fed them (the course's dataset.py)."""
     from whence.course.examples import name_examples, span_examples
 
+    mention_unused("dataset", kind, {"corpus", "questions" if kind == "namedata" else "seed"})
     lines = name_examples(corpus, questions) if kind == "namedata" else span_examples(corpus, seed)
     for line in lines:
         click.echo(line)
@@ -299,6 +300,8 @@ def read_words(words: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Pa
             close = difflib.get_close_matches(variant, VARIANTS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(VARIANTS)}"
             raise WhenceError(f"unknown variant {variant!r}: {hint}")
+        if variant == "perceiver" and options["bottleneck_dim"] == 0:
+            raise WhenceError("a perceiver needs --bottleneck_dim of at least 1")
         return variant, Path(corpus)
     if len(words) > 2:
         raise WhenceError(f"expected [VARIANT] CORPUS, found {len(words)} words: {' '.join(words)}")

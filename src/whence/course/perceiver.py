@@ -82,7 +82,9 @@ class CoursePerceiver(GPT):
     def gather(self, x: Tensor, side: Side) -> Tensor:
         """(B,T,D) -> (B,m,D): the latents ask the input, then talk among themselves."""
         assert self.latents is not None
-        latents = cross(self.blocks[0], self.latents.expand(len(x), -1, -1), x, side)
+        # Latent i sees positions up to i and is seen from i on: later ones would do nothing.
+        seen = self.latents[:, : x.shape[1]].expand(len(x), -1, -1)
+        latents = cross(self.blocks[0], seen, x, side)
         for block in self.blocks[1:-1]:
             latents = block(latents)
         return latents

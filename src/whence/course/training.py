@@ -7,14 +7,14 @@ score on the way, saves every half minute, and the same command goes on after an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whence.answer import LONGEST_ANSWER
 from whence.config import Config, CorpusConfig, Precision, StageConfig, TrainConfig
-from whence.corpus.base import Question
+from whence.corpus.base import Document, Question
 from whence.course.checkpoint import write_checkpoint
 from whence.course.layout import BLOCK
 from whence.course.loading import Say, load_model, new_model
@@ -29,14 +29,14 @@ from whence.precision import refuse_unusable
 from whence.progress import Progress
 from whence.recipe import to_toml
 from whence.run import ELSEWHERE, TRAINING, Run
-from whence.train import Interrupted, train
+from whence.train import Interrupted, log_score, train
 
 PRETRAIN_EPOCHS = 650
 EPOCHS_AFTER_PRETRAINING = 10
 EPOCHS_WITHOUT_PRETRAINING = 75
 WARMUP_TOKENS = 512 * 20
 EVALUATIONS = 8  # times that the dev questions are asked during a finetuning
-SPAN_EXAMPLE = 60  # characters in a span corruption, masks included, on average
+SPAN_EXAMPLE = 60  # characters in a span corruption of a long text, masks included, on average
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,11 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """Where the course's program keeps its log."""
+        """Where the course's program keeps its log; never outside of `expt`."""
+        if ".." in Path(self.name).parts:
+            raise WhenceError(f"--tb_expt_name {self.name} would lead out of expt/{self.function}")
         rates = f"pt_lr_{self.pretrain_rate:f}_ft_lr_{self.finetune_rate:f}"
-        return Path("expt") / self.function / f"{self.name}_{self.variant}_{rates}"
+        return Path(f"expt/{self.function}/{self.name}_{self.variant}_{rates}")
 
 
 def decay_epochs(function: str, variant: str) -> float:
@@ -76,12 +78,15 @@ def decay_epochs(function: str, variant: str) -> float:
     return PRETRAIN_EPOCHS if function == "pretrain" and variant in ("vanilla", "rope") else 200
 
 
-def make_stage(request: Request, documents: int, questions: list[Question]) -> StageConfig:
+def make_stage(
+    request: Request, documents: Sequence[Document], questions: Sequence[Question]
+) -> StageConfig:
     """Epochs, batch and schedule of the course; bounds that are given bend the schedule to fit."""
     pretraining = request.function == "pretrain"
-    items = documents if pretraining else len(questions)
+    items = len(documents if pretraining else questions)
     if pretraining:
-        epochs, length, rows = float(PRETRAIN_EPOCHS), float(SPAN_EXAMPLE), 128
+        epochs, rows = float(PRETRAIN_EPOCHS), 128
+        length = min(SPAN_EXAMPLE, 2 + sum(len(document.text) for document in documents) / items)
     else:
         pretrained = request.reading is not None
         epochs = float(EPOCHS_AFTER_PRETRAINING if pretrained else EPOCHS_WITHOUT_PRETRAINING)
@@ -90,7 +95,7 @@ def make_stage(request: Request, documents: int, questions: list[Question]) -> S
     # The course counts every position of its padded examples as a token, 127 an example.
     warmup = WARMUP_TOKENS / (items * (BLOCK - 1))
     falling = decay_epochs(request.function, request.variant)
-    final = falling * documents * BLOCK / (items * (BLOCK - 1))
+    final = falling * len(documents) * BLOCK / (items * (BLOCK - 1))
     bounded = bool(request.epochs or request.steps or request.seconds)
     decay = 0.0 if bounded else final - warmup
     return StageConfig(
@@ -98,7 +103,8 @@ def make_stage(request: Request, documents: int, questions: list[Question]) -> S
         mixture={"spans": 1.0} if pretraining else {"questions": 1.0},
         epochs=request.epochs or (0.0 if bounded else epochs),
         steps=request.steps or 0,
-        batch=max(BLOCK, round(rows * length)),
+        # A batch ends with its epoch there: files smaller than one are a step an epoch.
+        batch=max(1, round(min(rows, items) * length)),
         rate=request.pretrain_rate if pretraining else request.finetune_rate,
         schedule="cosine" if bounded or falling > 200 else "cosine-rebound",
         unit="epochs",
@@ -152,7 +158,7 @@ def run_training(request: Request, say: Say, print_line: Callable[[str], None]) 
         model = load_model(request.reading, request.variant, request.bottleneck, text, near, say)
     else:
         model = new_model(request.variant, len(text.vocab), request.bottleneck or 32, request.seed)
-    stage = make_stage(request, len(text.documents), questions)
+    stage = make_stage(request, text.documents, questions)
     config = make_config(request, stage, model, bool(dev))
     print_line(text.greeting())
     print_line(f"number of parameters: {model.parameter_count()}")
@@ -173,10 +179,11 @@ def run_training(request: Request, say: Say, print_line: Callable[[str], None]) 
                 f"{interruption}, saved in {run.path}; the same command goes on from there"
             ) from None
         write_checkpoint(request.writing, model)
-        finish(run, model, text, {**known, "precision": clock.precision})
         if dev:
             right, total = accuracy(model, text.vocab, dev)
+            log_score(run, clock, right, total)
             say(f"{title}: dev {right} of {total} right ({100 * right / total:.1f} %)")
+        finish(run, model, text, {**known, "precision": clock.precision})
         speed = clock.characters / max(clock.seconds, 1e-9)
         say(
             f"{title}: {clock.step} steps in {clock.seconds:.0f} s, {speed:,.0f} characters/s "
@@ -230,8 +237,8 @@ def is_foreign(path: Path) -> bool:
 def finish(run: Run, model: GPT, text: CourseText, known: dict[str, Any]) -> None:
     if not isinstance(model, CoursePerceiver):
         run.save_model(model, text.vocab)
-    run.forget_training()
     write_json(run.path / COURSE, {**known, "finished": True})
+    run.forget_training()  # last: killed before it, the training would begin anew
 
 
 def check_writable(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from whence.errors import WhenceError
+from whence.files import refuse_overwriting
 
 if TYPE_CHECKING:
     from whence.lab.claim import Claim, Setting, Verdict
@@ -243,6 +244,8 @@ def grade(
     from whence.lab.grader import grade as grading
 
     files = grading.find_files(paths)
+    if output is not None:
+        refuse_overwriting(output, *files, rubric)
     submissions = list(grading.grade_files(files, points, workers))
     table = as_csv or (any(path.is_dir() for path in paths) and not as_json)
     if as_json:
