@@ -338,6 +338,9 @@ def main() -> None:
         arguments.lengths = [length for length in arguments.lengths if length in (1024, 4096)]
         arguments.parts = [part for part in arguments.parts if part in ("time", "error")]
 
+    partial = set(arguments.only) < set(GROUPS) or set(arguments.lengths) < set(LENGTHS)
+    if arguments.docs and partial:
+        parser.error("the document's tables hold all groups and lengths: leave out --docs")
     if arguments.quick and arguments.docs:
         parser.error("--quick is too rough for the document: leave out --docs")
     result: dict[str, Any] = {

@@ -15,11 +15,12 @@ import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from papers import bigbird, linformer, perceiver, performer, synthesizer
-from papers.results import ROOT, Experiment, remembered
+from papers.results import ROOT, SINCE, Experiment, remembered
 from whence.files import write_text
 from whence.lab.svg import render
 
@@ -39,7 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", metavar="NAME", help=", ".join(names))
     parser.add_argument("--json", action="store_true", help="results as JSON instead of tables")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is known")
+    parser.add_argument(
+        "--fresh", action="store_true", help="measure and train again what is known"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--docs", action="store_true", help="rewrite docs/attention.md's results")
     given = parser.parse_args()
@@ -47,6 +50,8 @@ def main() -> None:
     if not wanted:
         parser.error(f"no experiment is called {given.only}; known: {', '.join(names)}")
     records: dict[str, Any] = {}
+    if given.fresh:
+        os.environ[SINCE] = str(time.time())
     for experiment in wanted:
         print(f"{experiment.name}: {experiment.title}", file=sys.stderr)
         record = remembered(

@@ -355,3 +355,21 @@ def test_a_model_of_before_layers_had_their_own_draws_keeps_its_graph(tmp_path: 
     loaded = GPT.from_pretrained(tmp_path)
     graphs = [block.attention.neighbours for block in (*old.layers(), *loaded.layers())]
     assert all(torch.equal(graph, graphs[0]) for graph in graphs)
+
+
+@pytest.mark.parametrize("changes", [{}, {"bottleneck": 4, "layers": 3}, {"positions": "rope"}])
+def test_decoding_ends_with_the_context(changes: dict[str, Any]) -> None:
+    model = build(**changes)
+    with pytest.raises(WhenceError, match="do not fit a context"):
+        model.prefill(tokens(1, model.context + 1))
+    _, states = model.prefill(tokens(1, model.context))
+    with pytest.raises(WhenceError, match="do not fit a context"):
+        model.step(tokens(1, 1)[:, 0], states, torch.tensor([model.context]))
+
+
+def test_latents_that_nobody_sees_are_not_computed() -> None:
+    """Latent i is seen from position i on: a short text is read the same with fewer of them."""
+    model = build(bottleneck=12, layers=3)
+    short = tokens(2, 5)
+    whole = model(F.pad(short, (0, 15)))[:, :5]
+    torch.testing.assert_close(model(short), whole)

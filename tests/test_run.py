@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import threading
@@ -20,7 +21,14 @@ from whence.corpus.course import CourseCorpus
 from whence.errors import WhenceError
 from whence.files import read_json, read_lines, write_text
 from whence.listing import list_folder
-from whence.pipeline import begin, carry_out, check, evaluate_run
+from whence.pipeline import (
+    begin,
+    carry_out,
+    check,
+    evaluate_run,
+    make_vocab,
+    open_corpus,
+)
 from whence.recipe import to_toml
 from whence.run import TRAINING, Run, fingerprint, load_state, machine, usable_threads, versions
 from whence.train import build_model
@@ -404,3 +412,15 @@ def test_a_split_without_questions_writes_nothing(finished: Path, tmp_path: Path
     with pytest.raises(WhenceError, match=r"no questions|empty"):
         evaluate_run(finished, "dev", f"course:{folder}", tmp_path / "p.txt")
     assert not (tmp_path / "p.txt").exists()
+
+
+def test_a_run_goes_on_with_the_model_that_it_began_with(course: Path, tmp_path: Path) -> None:
+    run = begin(recipe(corpus={"name": f"course:{course}"}), tmp_path / "run")
+    vocab = make_vocab(open_corpus(run.config.corpus))
+    run.write_origin(TinyCorpus(), build_model(run.config, vocab))
+    origin = read_json(run.path / "origin.json")
+    origin["content"] = None
+    origin["model"]["attention"]["mechanism"] = "bigbird"
+    write_text(run.path / "origin.json", json.dumps(origin))
+    with pytest.raises(WhenceError, match="was begun with another model"):
+        carry_out(run)

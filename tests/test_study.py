@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
-from tiny import recipe
+from tiny import recipe, write_course
 from whence import study as studying
 from whence.config import Config
 from whence.errors import WhenceError
-from whence.pipeline import begin, carry_out
+from whence.pipeline import begin, carry_out, with_full_path
+from whence.recipe import to_toml
 from whence.report import write_report
-from whence.study import dotted, run_study, study_of_run, system_config, table
+from whence.study import (
+    dotted,
+    free_folder,
+    repeating,
+    run_study,
+    study_of_run,
+    system_config,
+    table,
+)
 from whence.train import Interrupted
 
 
@@ -108,7 +117,13 @@ def test_a_stopped_study_goes_on_where_it_stopped(
         run_study(tiny_study(course), folder, "whence study tiny.toml")
     partly = json.loads((folder / "study.json").read_text())
     assert [system["name"] for system in partly["systems"]][3:] == ["without"]
-    study = run_study(tiny_study(course), folder, "whence study tiny.toml")
+    assert free_folder(folder, tiny_study(course)) == folder, "unfinished"
+    other = tiny_study(course, title="other")
+    assert free_folder(folder, other).name == "study-2", "another recipe's"
+    study = run_study(tiny_study(course), folder, "whence study tiny.toml --by another way")
+    assert study["command"] == "whence study tiny.toml" and study["started"] == partly["started"]
+    assert study["seconds"] > partly["seconds"]
+    assert free_folder(folder, tiny_study(course)).name == "study-2", "finished"
     assert begun == ["without", "softmax", "without", "softmax", "rope"]
     for one, other in zip(study["systems"], done[0]["systems"], strict=True):
         assert one["answers"] == other["answers"]
@@ -125,6 +140,7 @@ def test_a_stopped_study_goes_on_where_it_stopped(
         ({"systems": [{"name": "a"}, {"name": "b", "set": {"model.attention": "x"}}]}, "'x'"),
         ({"systems": [{"name": "a", "set": {"corpus.name": "moon"}}]}, "unknown corpus 'moon'"),
         ({"systems": [{"name": "a"}], "baselines": ["Paris"]}, "unknown baseline 'Paris'"),
+        ({"systems": [{"name": "a", "set": {"study.title": "x"}}]}, "sets [study]"),
     ],
 )
 def test_a_row_that_cannot_run_is_refused_before_any_row_runs(
@@ -185,3 +201,51 @@ def test_a_run_is_a_study_with_one_system(course: Path, tmp_path: Path) -> None:
     (system,) = study["systems"]
     assert system["name"] == "run" and system["total"] == 6 and study["seed"] == 3
     assert write_report(study, tmp_path / "report.html").exists()
+
+
+def test_a_study_stopped_in_its_first_row_knows_when_it_began(
+    course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(run: Any, title: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studying, "carry_out", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(tiny_study(course), tmp_path / "study", "whence study tiny.toml")
+    kept = json.loads((tmp_path / "study" / "study.json").read_text())
+    assert kept["started"] and len(kept["systems"]) == 3
+
+
+def test_a_study_of_changed_files_does_not_go_on(tmp_path: Path) -> None:
+    course = write_course(tmp_path / "course")
+    one = tiny_study(course, systems=[{"name": "one"}, {"name": "two"}])
+    run_study(tiny_study(course, systems=[{"name": "one"}]), tmp_path / "study", "")
+    (tmp_path / "study" / "recipe.toml").write_text(to_toml(with_full_path(one)))
+    for name, change in (("birth_dev.tsv", "Rome"), ("wiki.txt", "born")):
+        text = (course / name).read_text()
+        (course / name).write_text(text.replace(change, change[::-1]))
+        with pytest.raises(WhenceError, match=r"is not what .* was trained and asked with"):
+            run_study(one, tmp_path / "study", "")
+        (course / name).write_text(text)
+    assert len(run_study(one, tmp_path / "study", "")["systems"]) == 5
+
+
+def test_a_row_that_fails_is_named(course: Path, tmp_path: Path) -> None:
+    systems = [{"name": "fast", "set": {"stages.pretrain.rate": 1e30}}]
+    with pytest.raises(WhenceError, match="system 'fast': "):
+        run_study(tiny_study(course, systems=systems), tmp_path / "study", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["study", "a b.toml", "--out", "x"], ["study", "--out=x", "a b.toml"], ["study", "a b.toml"]],
+)
+def test_the_command_that_repeats_makes_its_own_folder(arguments: list[str]) -> None:
+    assert repeating(arguments) == "whence study 'a b.toml'"
+
+
+def test_the_open_book_is_known_to_read(course: Path, tmp_path: Path) -> None:
+    config = tiny_study(course, baselines=["London", "open book"], systems=[{"name": "one"}])
+    rows = run_study(config, tmp_path / "study", "")["systems"]
+    assert [row["pretrained"] for row in rows] == [None, True, True]
+    assert rows[2]["describe"]["precision"] == "float32" and "commit" in rows[2]["describe"]

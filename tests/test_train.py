@@ -240,7 +240,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(monkeypatch: pytest.Monk
     loss.backward()
     whole = [parameter.grad for parameter in model.parameters()]
     for part in (1, 100, 333, 10**6):
-        monkeypatch.setattr("whence.train.PART", part)
+        monkeypatch.setattr("whence.batches.PART", part)
         model.zero_grad(set_to_none=True)
         assert backward(model.loss, batch) == pytest.approx(loss.item(), rel=1e-5)
         for parameter, expected in zip(model.parameters(), whole, strict=True):

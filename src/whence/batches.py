@@ -9,6 +9,7 @@ numbers: the window and the batch within it.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from whence.picker import answers_stand, pick_spans
 from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
+PART = 4096  # positions that go forward and backward together
 ABOUT_PEOPLE = {"salient", "picked"}  # objectives that ask for a span by a person's name
 
 
@@ -154,7 +156,7 @@ class Batches:
         draws.sort(key=lambda row: len(row.inputs), reverse=True)
         batches = []
         while draws:
-            rows = max(1, self.positions // self.padded(len(draws[0].inputs)))
+            rows = self.rows(self.padded(len(draws[0].inputs)))
             batches.append(draws[:rows])
             draws = draws[rows:]
         seeded(self.seed, self.stage, "order", number).shuffle(batches)
@@ -178,6 +180,12 @@ class Batches:
             draws.append(Row(inputs, targets, only_read(item, len(inputs))))
         return draws
 
+    def rows(self, length: int) -> int:
+        """How many examples of a length are a step: as many in each of the parts it is made of."""
+        rows = max(1, self.positions // length)
+        parts = parts_of(rows * length)
+        return max(1, rows // parts * parts)
+
     def padded(self, length: int) -> int:
         return max(length, min(-(-length // self.multiple) * self.multiple, self.longest))
 
@@ -194,6 +202,14 @@ class Batches:
             len(draws),
             sum(len(row.inputs) for row in draws),
         )
+
+
+def parts_of(positions: int) -> int:
+    """In how many parts so many positions go forward and backward: about equal ones.
+
+    A few rows that are left over would cost a pass of their own, so the last tenth does not count.
+    """
+    return max(1, math.ceil(positions / PART - 0.1))
 
 
 def only_read(item: Document | Question, length: int) -> list[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def _finish(run: Any) -> None:
     try:
         result = carry_out(run)
     except (Interrupted, KeyboardInterrupt) as stop:
-        click.echo(f"{str(stop) or 'stopped'}; go on with: whence resume {run.path}", err=True)
+        again = f"whence resume {shlex.quote(str(run.path))}"
+        click.echo(f"{str(stop) or 'stopped'}; go on with: {again}", err=True)
         sys.exit(130)
     low, high = result["interval"]
     click.echo(
@@ -104,17 +106,16 @@ def study(
     """A table of systems: baselines, without and with pretraining, one row a mechanism."""
     from whence.recipe import load_recipe
     from whence.report import write_report
-    from whence.study import command_line, run_study, table
+    from whence.study import free_folder, repeating, run_study, table
     from whence.train import Interrupted
 
     config = load_recipe(recipe, changes, corpus)
-    folder = out or Path("studies") / recipe.stem
-    if out is None and (folder / "study.json").exists():
-        folder = _unused(folder)
+    folder = out or free_folder(Path("studies") / recipe.stem, config)
+    command = repeating(sys.argv[1:])
     try:
-        result = run_study(config, folder, command_line())
+        result = run_study(config, folder, command)
     except (Interrupted, KeyboardInterrupt) as stop:
-        again = f"{command_line()} --out {folder}" if out is None else command_line()
+        again = f"{command} --out {shlex.quote(str(folder))}"
         click.echo(f"{str(stop) or 'stopped'}; go on with: {again}", err=True)
         sys.exit(130)
     report = write_report(result, folder / "report.html")

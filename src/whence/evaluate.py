@@ -157,6 +157,8 @@ def evaluate(model: GPT, vocab: Vocab, corpus: Corpus, split: Split) -> list[dic
     """Ask all questions of a split. Without answers in it, `correct` is None throughout."""
     questions = corpus.questions(split)
     answers = answer_questions(model, vocab, [question.text for question in questions])
+    if any(math.isnan(answer.log_probability) for answer in answers):
+        raise WhenceError("the model's answers have no probability (NaN): its rate was too high")
     return records(questions, answers, corpus)
 
 

@@ -19,7 +19,7 @@ def list_folder(folder: Path) -> list[str]:
     rows = [("run", "state", "dev", "training", "steps")]
     remarks = []
     for run in runs:
-        name = str(run.relative_to(folder)) if run != folder else run.name
+        name = str(run.relative_to(folder)) if run != folder else run.resolve().name
         try:
             rows.append((name, *_columns(run)))
         except (WhenceError, KeyError, TypeError) as error:  # the others are still worth listing

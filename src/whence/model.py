@@ -293,6 +293,10 @@ class GPT(nn.Module):
         dropped: Tensor = self.dropout(x)
         return dropped
 
+    def _refuse_longer(self, length: int) -> None:
+        if length > self.context:
+            raise WhenceError(f"{length} characters do not fit a context of {self.context}")
+
     def hidden(
         self, tokens: Tensor, wanted: Tensor | None = None, reading: Tensor | None = None
     ) -> Tensor:
@@ -300,10 +304,7 @@ class GPT(nn.Module):
 
         `reading` (B,T): where the word memory is looked at and must not be changed.
         """
-        if tokens.shape[1] > self.context:
-            raise WhenceError(
-                f"{tokens.shape[1]} characters do not fit a context of {self.context}"
-            )
+        self._refuse_longer(tokens.shape[1])
         remembered = None if self.memory is None else self.memory(tokens, reading)
         x = self.embed(tokens, remembered=remembered)
         if self.latents is None:
@@ -348,6 +349,7 @@ class GPT(nn.Module):
 
         `room`: positions that the states will ever hold (the context if left out).
         """
+        self._refuse_longer(tokens.shape[1])
         room = room or self.context
         if self.latents is not None:
             # A latent may still change while the prompt is shorter than the bottleneck; keeping
@@ -371,6 +373,7 @@ class GPT(nn.Module):
         Where `strides`, tokens (B,R) may bring several, the first at the row's position: logits
         after the last.
         """
+        self._refuse_longer(int(positions.max()) + (tokens.shape[1] if tokens.dim() > 1 else 1))
         if self.latents is not None:
             kept = states[0]["tokens"].clone()
             kept[torch.arange(len(kept)), positions] = tokens

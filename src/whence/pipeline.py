@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -111,6 +112,11 @@ def carry_out(run: Run, title: str = "") -> dict[str, Any]:
             )
         progress = Progress(title or run.path.name)
         said = model.describe()
+        if json.loads(json.dumps(said)) != run.origin()["model"]:
+            raise WhenceError(
+                f"{run.path} was begun with another model than this version of Whence makes of its "
+                "recipe: go on with the version that began it, or begin again"
+            )
         progress.say(
             f"{title or run.path.name}: {said['attention']['mechanism']} attention, "
             f"{said['parameters']:,} parameters"

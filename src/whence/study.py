@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,29 @@ from whence.config import Config, SystemConfig
 from whence.corpus.base import Corpus, Split
 from whence.course.record import course_record
 from whence.errors import WhenceError
-from whence.evaluate import baseline, check_answers, check_baseline, score
-from whence.files import exclusive, read_fields, read_lines, write_json, write_text
+from whence.evaluate import OPEN_BOOK, baseline, check_answers, check_baseline, score
+from whence.files import (
+    exclusive,
+    is_held,
+    is_traceless,
+    read_fields,
+    read_lines,
+    remove_temporary,
+    write_json,
+    write_text,
+)
 from whence.pipeline import SCORED, begin, carry_out, check, open_corpus, with_full_path
 from whence.progress import Progress, clock
 from whence.recipe import change, to_table, to_toml
-from whence.run import Run
+from whence.run import Run, fingerprint, machine, versions
 
 SPLIT: Split = "dev"
 
 
 def system_config(config: Config, system: SystemConfig) -> Config:
     """The recipe as one row of the table runs it."""
+    if any(key.partition(".")[0] == "study" for key in system.set):
+        raise WhenceError(f"system {system.name!r} sets [study], which belongs to all rows")
     table = to_table(change(config, dotted(system.set)))
     names = [stage["name"] for stage in table["stages"]]
     unknown = [name for name in system.skip if name not in names]
@@ -75,43 +85,78 @@ def run_study(config: Config, folder: Path, command: str) -> dict[str, Any]:
         check(row, corpus if row.corpus == config.corpus else None)
     _claim_folder(folder, config)
     with exclusive(folder):
+        remove_temporary(folder)
+        _refuse_changed(folder, config, corpus)
         began = time.monotonic()
-        started, before = _earlier(folder)
-        described = corpus.describe()
+        study = {
+            "format": "whence-study/1",
+            "title": config.study.title or "Study",
+            "recipe": to_toml(config),
+            "seed": config.seed,
+            "machine": machine(),
+            "versions": versions(),
+            "corpus": corpus.describe(),
+            "split": SPLIT,
+            **_earlier(folder, command),
+        }
+        before = study["seconds"]
         progress = Progress("study")
         systems = [baseline_row(name, corpus) for name in config.study.baselines]
-        for number, system in enumerate(config.study.systems, 1):
-            label = system.label or system.name
-            progress.say(f"[{number}/{len(names)}] {label}")
-            path = folder / "runs" / system.name
-            fresh = not (path / "config.toml").exists()
-            run = begin(rows[system.name], path) if fresh else Run.open(path)
-            carry_out(run, system.name)
-            systems.append(run_row(run, system.name, label))
-            study = {
-                "format": "whence-study/1",
-                "title": config.study.title or "Study",
-                "command": command,
-                "recipe": to_toml(config),
-                "seed": config.seed,
-                "started": started,
-                "seconds": round(before + time.monotonic() - began, 1),
-                **{key: read_origin(run)[key] for key in ("machine", "versions")},
-                "corpus": described,
-                "split": SPLIT,
-                "systems": systems,
-            }
-            write_json(folder / "study.json", study)
-        return study
+
+        def keep() -> None:
+            study["seconds"] = round(before + time.monotonic() - began, 1)
+            write_json(folder / "study.json", {**study, "systems": systems})
+
+        try:
+            for number, system in enumerate(config.study.systems, 1):
+                keep()
+                label = system.label or system.name
+                progress.say(f"[{number}/{len(names)}] {label}")
+                path = folder / "runs" / system.name
+                fresh = not (path / "config.toml").exists()
+                run = begin(rows[system.name], path) if fresh else Run.open(path)
+                try:
+                    carry_out(run, system.name)
+                except WhenceError as error:
+                    raise WhenceError(f"system {system.name!r}: {error}") from error
+                systems.append(run_row(run, system.name, label))
+                study |= {key: read_origin(run)[key] for key in ("machine", "versions")}
+        finally:
+            keep()  # a study that is stopped knows how long it has been at work
+        return {**study, "systems": systems}
 
 
-def _earlier(folder: Path) -> tuple[str, float]:
-    """When the study began, and the seconds that earlier calls have spent on it."""
+def _earlier(folder: Path, command: str) -> dict[str, Any]:
+    """What the first call began: when, by which command, and the seconds spent since."""
     path = folder / "study.json"
     if not path.exists():
-        return datetime.now(UTC).isoformat(timespec="seconds"), 0.0
-    known = read_fields(path, "started", "seconds")
-    return str(known["started"]), float(known["seconds"])
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        return {"command": command, "started": started, "seconds": 0.0}
+    known = read_fields(path, "command", "started", "seconds")
+    return {key: known[key] for key in ("command", "started", "seconds")}
+
+
+def free_folder(folder: Path, config: Config) -> Path:
+    """quick, quick-2, ...: the first that is unused, or holds this very study unfinished."""
+    text, number, candidate = to_toml(with_full_path(config)), 1, folder
+    while not (_is_unused(candidate) or _is_unfinished(candidate, text, config)):
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate
+
+
+def _is_unused(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and all(map(is_traceless, folder.iterdir())))
+
+
+def _is_unfinished(folder: Path, text: str, config: Config) -> bool:
+    recipe = folder / "recipe.toml"
+    if not recipe.is_file() or recipe.read_text(encoding="utf-8") != text or is_held(folder):
+        return False
+    if not (folder / "study.json").exists():
+        return True
+    rows = len(config.study.baselines) + len(config.study.systems)
+    return len(read_fields(folder / "study.json", "systems")["systems"]) < rows
 
 
 def _claim_folder(folder: Path, config: Config) -> None:
@@ -121,10 +166,28 @@ def _claim_folder(folder: Path, config: Config) -> None:
     if recipe.exists():
         if recipe.read_text(encoding="utf-8") != text:
             raise WhenceError(f"{folder} holds a study of another recipe; name another --out")
-    elif folder.exists() and any(folder.iterdir()):
+    elif not _is_unused(folder):
         raise WhenceError(f"{folder} is not empty and holds no study; name another --out")
     else:
         write_text(recipe, text)
+
+
+def _refuse_changed(folder: Path, config: Config, corpus: Corpus) -> None:
+    """Rows that are done and rows to come must be about the same texts and questions."""
+    for system in config.study.systems:
+        path = folder / "runs" / system.name
+        if not (path / "evaluation.json").exists():
+            continue  # an unfinished run looks for itself
+        run = Run.open(path)
+        now = corpus if run.config.corpus == config.corpus else open_corpus(run.config.corpus)
+        content = run.origin().get("content")
+        asked = [(one["question"], one["expected"]) for one in read_lines(path / "answers.jsonl")]
+        if (content is not None and content != fingerprint(now)) or asked != [
+            (question.text, question.answer) for question in now.questions(SPLIT)
+        ]:
+            raise WhenceError(
+                f"{now.name} is not what {path} was trained and asked with; name another --out"
+            )
 
 
 def baseline_row(name: str, corpus: Corpus) -> dict[str, Any]:
@@ -135,7 +198,7 @@ def baseline_row(name: str, corpus: Corpus) -> dict[str, Any]:
         "label": name,
         "kind": "baseline",
         "attention": None,
-        "pretrained": None,
+        "pretrained": True if name == OPEN_BOOK else None,  # it reads the documents
         "parameters": 0,
         **score(answers),
         "seconds": round(time.monotonic() - began, 3),
@@ -167,7 +230,11 @@ def run_row(run: Run, name: str, label: str) -> dict[str, Any]:
         "characters_per_second": round(evaluation["characters"] / max(seconds, 1e-9), 1),
         "run": f"runs/{run.path.name}",
         "config": to_toml(run.config),
-        "describe": origin["model"],
+        "describe": {
+            **origin["model"],
+            "precision": evaluation.get("precision"),
+            "commit": origin["versions"].get("commit"),
+        },
         "curve": _points(metrics, "accuracy"),
         "loss": _points(metrics, "loss"),
         "answers": read_lines(run.path / "answers.jsonl"),
@@ -204,13 +271,14 @@ def read_origin(run: Run) -> dict[str, Any]:
 def study_of_run(path: Path) -> dict[str, Any]:
     """A run as a study with one system, for its report."""
     run = Run.open(path)
-    row = run_row(run, run.path.name, run.path.name)
+    name = path.resolve().name  # of "." as well
+    row = run_row(run, name, name)
     origin = read_origin(run)
     row["run"] = "."
     return {
         "format": "whence-study/1",
-        "title": f"Run {run.path.name}",
-        "command": "whence " + shlex.join(origin["arguments"]),
+        "title": f"Run {name}",
+        "command": repeating(origin["arguments"]),
         "recipe": to_toml(run.config),
         "seed": run.config.seed,
         "started": datetime.fromtimestamp(
@@ -254,5 +322,11 @@ def table(study: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def command_line() -> str:
-    return "whence " + shlex.join(sys.argv[1:])
+def repeating(arguments: Sequence[str]) -> str:
+    """The command that does the same again: into a folder of its own, not into the one it made."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and argument != "--out" and not argument.startswith("--out="):
+            kept.append(argument)
+        skip = not skip and argument == "--out"
+    return "whence " + shlex.join(kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from whence.batches import Batch, Batches, Place, seeded
+from whence.batches import Batch, Batches, Place, parts_of, seeded
 from whence.config import Config, StageConfig
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
@@ -28,10 +29,10 @@ from whence.vocab import PAD, Vocab
 
 LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
 SELDOM = 20  # times as long as a checkpoint took to write, at least, until the next
-# In bfloat16 torch keeps a program for every shape of a product: lengths are multiples of this.
-LENGTHS = 4
+# In bfloat16 oneDNN writes a program for every shape of a product, and keeps some. Lengths that are
+# multiples of this need fewer, and with room for all of them none is written twice.
+LENGTHS, PROGRAMS = 8, 2048
 TIDY_SECONDS = 10.0  # how often memory that is free goes back to the system
-PART = 4096  # positions that go forward and backward together
 
 
 class Interrupted(Exception):
@@ -92,6 +93,7 @@ def train(
             model.load_state_dict(saved["model"])
     run.forget_after(clock.step)
     torch.set_num_threads(usable_threads(config.train.threads))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PROGRAMS))
     clock.precision = confirm(config.train.precision, clock.precision, progress.say)
     dev = corpus.questions("dev") if config.train.evaluations else []
     loss_of = compiled_loss(model, progress) if config.train.compile == "auto" else model.loss
@@ -240,9 +242,7 @@ def backward(
     The parts weigh as many targets as they hold, so the sum is the gradient of the whole batch;
     but only one part's activations are in memory, and they stay closer to the cache.
     """
-    # About equal parts: a few rows that are left over would cost a pass of their own.
-    count = max(1, math.ceil(batch.inputs.numel() / PART - 0.1))
-    rows = math.ceil(batch.examples / count)
+    rows = math.ceil(batch.examples / parts_of(batch.inputs.numel()))
     targets = (batch.targets != PAD).sum()
     value = 0.0
     parts = (torch.split(tensor, rows) for tensor in (batch.inputs, batch.targets, batch.reading))

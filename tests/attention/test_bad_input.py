@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from whence.attention import MECHANISMS, Attention, BigBird, Linformer, Perceiver, Performer
+from whence.attention.rotation import Rotation
 from whence.precision import try_bfloat16
 
 ALL = pytest.mark.parametrize("kind", MECHANISMS.values(), ids=MECHANISMS)
@@ -210,17 +211,21 @@ def test_half_precision_is_kept_in_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention", "size"),
+    ("kind", "causal", "options", "size"),
     [
-        (Performer(64, 2, 700, features=512), 24.0),
-        (Performer(64, 2, 700, features=512), 60.0),
-        (Performer(64, 2, 700, False, features=512), 40.0),
-        (Perceiver(64, 2, 700, latents=512), 70.0),
+        (Performer, True, {"features": 512}, 24.0),
+        (Performer, True, {"features": 512}, 60.0),
+        (Performer, False, {"features": 512}, 40.0),
+        (Perceiver, True, {"latents": 512}, 70.0),
     ],
     ids=["performer", "performer, larger", "performer, both ways", "perceiver"],
 )
-def test_padding_ahead_of_large_keys_is_absence(attention: Attention, size: float) -> None:
+def test_padding_ahead_of_large_keys_is_absence(
+    kind: type[Attention], causal: bool, options: dict[str, Any], size: float
+) -> None:
     """Whole segments of nothing come first; what follows needs a reference of its own."""
+    torch.manual_seed(0)
+    attention = kind(64, 2, 700, causal, **options)
     generator = torch.Generator().manual_seed(0)
     real = (size * torch.randn(1, 300, 64, generator=generator)).requires_grad_()
     wanted = attention(real)
@@ -247,3 +252,61 @@ def test_a_step_beyond_the_room_is_refused(kind: str) -> None:
     _, state = attention.prefill(x, room=4)
     with pytest.raises(ValueError, match="the room of the state is full"):
         attention.step(x[:, :1], state, torch.tensor([4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        ("performer", {"features": 16}),
+        ("linformer", {"projected": 4}),
+        ("perceiver", {"form": "prefix"}),
+    ],
+)
+def test_a_model_of_half_precision_remembers_all_it_reads(
+    mechanism: str, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """256 + 1 is 256 in bfloat16: a running sum would stand still, and nothing later count."""
+    T = 600 if dtype == torch.bfloat16 else 40
+    torch.manual_seed(0)
+    layer = MECHANISMS[mechanism](16, 2, T, **options).eval()
+    with torch.no_grad():  # hardly any difference between keys: every one counts alike
+        layer.qkv.weight[:32] *= 0.01
+    low = copy.deepcopy(layer).to(dtype)
+    x = torch.randn(1, T, 16).to(dtype)
+    x[:, T // 2 :] += 1.0  # the second half is different, and has to be seen
+    _, state = low.prefill(x[:, : T // 2])
+    for place in range(T // 2, T):
+        y, state = low.step(x[:, place : place + 1], state, torch.tensor([place]))
+    wanted = low.to(torch.float32)(x.float())[:, -1]
+    assert y.dtype == dtype
+    torch.testing.assert_close(y[:, 0].float(), wanted, atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_slot_that_is_never_filled_has_a_gradient(causal: bool) -> None:
+    """-inf in E is the documented way to keep a slot empty, at least for a while."""
+    layer = Linformer(16, 2, 6, causal, projected=6, form="averaged", shared=True)
+    with torch.no_grad():
+        layer.project_keys.copy_(torch.eye(6).log())
+    x = torch.randn(2, 4, 16, requires_grad=True)
+    layer(x).square().sum().backward()
+    for parameter in (x, *layer.parameters()):
+        assert parameter.grad is not None and bool(parameter.grad.isfinite().all())
+
+
+def test_an_odd_offset_in_memory_is_rotated_all_the_same() -> None:
+    whole = torch.randn(1, 2, 5, 10)
+    part = whole[..., 1:9]
+    torch.testing.assert_close(Rotation(8, 10)(part), Rotation(8, 10)(part.contiguous()))
+
+
+def test_float64_under_autocast_is_refused() -> None:
+    layer = MECHANISMS["softmax"](8, 2, 4)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="convert one"):
+        layer(torch.randn(1, 4, 8, dtype=torch.float64))
+
+
+def test_the_picture_of_a_short_text_does_not_hold_the_context() -> None:
+    layer = MECHANISMS["bigbird"](8, 2, 1 << 17, block=8)
+    assert layer.pattern(torch.randn(1, 60, 8)).shape == (1, 2, 60, 60)  # else 34 GB

@@ -34,3 +34,13 @@ def test_compiled_a_nan_reaches_nothing_before_it(kind: type[Attention], dropout
     x[0, 20, 3] = torch.nan
     y = torch.compile(attention, backend="eager")(x)
     assert y[:, :20].isfinite().all() and y[:, 20:].isnan().all()
+
+
+@pytest.mark.parametrize("mechanism", ["softmax", "rope", "bigbird"])
+def test_compiled_a_nan_of_a_value_alone_is_not_erased(mechanism: str) -> None:
+    torch._dynamo.reset()
+    attention = MECHANISMS[mechanism](16, 2, 40)
+    with torch.no_grad():
+        attention.qkv.weight[2 * 16 :] = torch.nan
+    x = torch.randn(1, 30, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.compile(attention, backend="eager")(x).isnan().all()

@@ -1,12 +1,13 @@
 """FAVOR+: the distribution of the random directions, and the errors that the paper computes."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from whence.attention import Performer
+from whence.attention import MECHANISMS, Performer
 from whence.attention.performer import draw_directions
 
 
@@ -101,3 +102,15 @@ def test_redrawing_changes_the_features_on_request_only() -> None:
     other.load_state_dict(performer.state_dict())
     assert torch.equal(other(x), performer(x))
     assert other.describe()["seed"] is None  # the directions are not those of its own seed
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"), [("performer", {}), ("synthesizer", {"form": "fixed"})]
+)
+def test_a_layer_knows_whether_its_seed_drew_it(mechanism: str, options: dict[str, Any]) -> None:
+    make = MECHANISMS[mechanism]
+    one, two = (make(16, 2, 8, seed=seed, **options) for seed in (1, 2))
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        assert one.to(dtype).describe()["seed"] == 1
+    two.load_state_dict(one.state_dict())
+    assert two.describe()["seed"] is None

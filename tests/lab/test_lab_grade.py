@@ -212,3 +212,20 @@ def test_a_thousand_submissions_within_a_minute(tmp_path):
     graded = list(grade_files(paths, Rubric(), workers=2))
     assert time.perf_counter() - start < 60
     assert len(graded) == 1000 and not any(submission.error for submission in graded)
+
+
+@pytest.mark.parametrize("table", ["[copy]\nq = 0x{}", "version = 0x{}"])
+def test_a_number_without_end_does_not_stop_the_others(tmp_path, table):
+    write(tmp_path / "a.toml", table.format("F" * 4000))
+    write(tmp_path / "b.toml", filled("2022", RIGHT))
+    result = CliRunner().invoke(command, [str(tmp_path), "--csv"])
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
+    assert [row["points"] for row in csv.DictReader(io.StringIO(result.stdout))] == ["0", "7"]
+
+
+def test_an_answer_cannot_write_on_the_terminal(tmp_path):
+    write(tmp_path / "a.toml", '[copy]\nq = "\\u001b[2Jx\\ncopy: right  [1/1]"')
+    result = CliRunner().invoke(command, [str(tmp_path / "a.toml")])
+    assert "\x1b" not in result.output
+    assert not any(line.startswith("copy: right") for line in result.output.splitlines())
+    assert "\\x1b[2Jx\\ncopy: right" in result.output

@@ -54,6 +54,11 @@ def unrounded(
     return precise
 
 
+def lifted(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """In float32 if they are of half precision: running sums would stand still at 256 + 1."""
+    return tuple(x.float() if x.dtype.itemsize < 4 else x for x in tensors)
+
+
 class Attention(Checked):
     """Multi-head attention; subclasses say how the values are mixed.
 

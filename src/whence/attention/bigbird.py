@@ -184,11 +184,16 @@ class BigBird(Softmax):
 
     def adjacency(self, T: int, S: int) -> Tensor:
         """(H,T,S): True where the graph lets query i see source j, triangle included."""
-        blocks = self.neighbours.shape[1]
-        chosen = F.one_hot(self.neighbours + 1, blocks + 1).sum(2)[..., 1:].bool()
+        P = self.block
+        rows, columns = math.ceil(T / P), math.ceil(S / P)  # not those of the whole context
+        graph = self.neighbours[:, :rows]
+        # Missing neighbours, and those after the end, fall into one more column.
+        graph = graph.masked_fill((graph < 0) | (graph >= columns), columns)
+        chosen = torch.zeros(
+            *graph.shape[:2], columns + 1, dtype=torch.bool, device=graph.device
+        ).scatter_(2, graph, True)[..., :columns]
         if not self.causal:
             chosen[:, : self.leading] = True
-        P = self.block
         dense = chosen.repeat_interleave(P, 1).repeat_interleave(P, 2)[:, :T, :S]
         return dense.tril() if self.causal else dense
 

@@ -83,7 +83,10 @@ class Checked(nn.Module):
 
     def check_type(self, name: str, tensor: Tensor) -> None:
         weight = self.proj.weight
-        if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        # Autocast converts whatever it takes for low precision, and float64 it does not touch.
+        rounded = torch.float64 not in (tensor.dtype, weight.dtype)
+        converted = rounded and torch.is_autocast_enabled(tensor.device.type)
+        if tensor.dtype != weight.dtype and not converted:
             raise ValueError(
                 f"{name} is {tensor.dtype} and the weights are {weight.dtype}: convert one"
             )

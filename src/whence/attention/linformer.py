@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, in_parts, unrounded
+from whence.attention.base import Attention, in_parts, lifted, unrounded
 from whence.attention.checks import State, refuse_below, refuse_unless_flag
 from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
@@ -143,10 +143,16 @@ class Linformer(Attention):
         if not sure:
             hidden = self.hide_empty(self.filled(to_keys).any(2, keepdim=True))
         if self.form == "averaged":
-            to_keys, to_values = to_keys.softmax(2), to_values.softmax(2)
-            if not sure:  # an empty slot is a mean of nothing
-                to_keys, to_values = to_keys.nan_to_num(), to_values.nan_to_num()
+            to_keys, to_values = (self.mean(slots, sure) for slots in (to_keys, to_values))
         return to_keys, to_values, hidden
+
+    def mean(self, slots: Tensor, sure: bool) -> Tensor:
+        """How much of each source (1 or B, 1 or H, S, m) is in a slot's mean; an empty one has
+        none. `sure`: there is no such slot."""
+        if sure:
+            return slots.softmax(2)
+        empty = ~self.filled(slots).any(2, keepdim=True)
+        return slots.masked_fill(empty, 0.0).softmax(2).masked_fill(empty, 0.0)
 
     def look_up(
         self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None
@@ -230,9 +236,10 @@ class Linformer(Attention):
         self.check_prefill(x, room)
         T = x.shape[1]
         queries, keys, values = self.heads_of(x)
+        y = self.project(self.mix(queries, keys, values, None))
         state = {}
         for name, what, projection in zip(
-            ("keys", "values"), (keys, values), self.slots(T, None), strict=True
+            ("keys", "values"), lifted(keys, values), lifted(*self.slots(T, None)), strict=True
         ):
             shape = (x.shape[0], self.heads, 1, self.projected)
             if self.form == "averaged":
@@ -242,17 +249,16 @@ class Linformer(Attention):
             else:
                 state[name + "_filled"] = (projection != 0).any(2, keepdim=True).expand(shape)
             state[name] = projection.mT @ what
-        return self.project(self.mix(queries, keys, values, None)), state
+        return y, state
 
     @unrounded
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
         self.check_step(x, state, positions)
-        queries, keys, values = self.heads_of(x, positions=positions)
+        queries, keys, values = lifted(*self.heads_of(x, positions=positions))
         after: State = {}
-        for name, what, projection in zip(
-            ("keys", "values"), (keys, values), self.slots(self.context, None), strict=True
-        ):
+        slots = lifted(*self.slots(self.context, None))
+        for name, what, projection in zip(("keys", "values"), (keys, values), slots, strict=True):
             column = projection[0][:, positions].transpose(0, 1)[:, :, None]  # (B,H,1,m)
             if self.form == "averaged":
                 before = state[name + "_mass"]
@@ -267,7 +273,7 @@ class Linformer(Attention):
         averaged = self.form == "averaged"
         filled = after["keys_mass"] > -math.inf if averaged else after["keys_filled"]
         chosen = (scores + self.hide_empty(filled)).softmax(-1)
-        return self.project(chosen @ after["values"]), after
+        return self.project((chosen @ after["values"]).to(x.dtype)), after
 
 
 def pool(projection: Tensor, x: Tensor) -> Tensor:

@@ -71,7 +71,9 @@ def _mass_backward(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
         if after is not None and after is not top:
             asked = asked * (after.neg().clamp_(max=0.0) if top is None else top - after).exp_()
         here = (out[:, window].neg() if top is None else top - out[:, window]).exp_()
-        here.mul_(gradient[:, window])
+        asked_here = gradient[:, window]
+        # A slot that nothing has entered is hidden, so nobody asks; its sum is nothing, too.
+        here.mul_(asked_here).masked_fill_(asked_here == 0, 0.0)
         # The sum from the end is the sum of all less the sum from the start, up to rounding that
         # would be large where the terms are not alike: so it is really taken from the end.
         here = here.flip(1).cumsum_(1).flip(1).add_(asked)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.base import Attention, in_parts, unrounded
+from whence.attention.base import Attention, in_parts, lifted, unrounded
 from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.mass import running_logsumexp
@@ -194,7 +194,7 @@ class Perceiver(Attention):
                 state[name] = what.new_zeros(x.shape[0], self.heads, m, self.head_width)
                 state[name][:, :, : min(m, x.shape[1])] = what[:, :, :m]
             return y, state
-        wanted = self.ask(keys, None)
+        wanted, keys, values = lifted(self.ask(keys, None), keys, values)
         mass = wanted.logsumexp(2, keepdim=True)
         share = (wanted - mass).exp().mT
         return y, {"mass": mass, "keys": share @ keys, "values": share @ values}
@@ -212,11 +212,11 @@ class Perceiver(Attention):
             # Latents after the row's own position are unfinished, and hidden from it.
             up, down = self.through(queries, state["keys"], None, positions)
             return self.project(up @ (down @ state["values"])), state
-        wanted = self.ask(keys, None)
+        wanted, queries, keys, values = lifted(self.ask(keys, None), queries, keys, values)
         mass = torch.logaddexp(state["mass"], wanted)
         kept, new = (state["mass"] - mass).exp().mT, (wanted - mass).exp().mT
         after = {"mass": mass}
         for name, what in (("keys", keys), ("values", values)):
             after[name] = state[name] * kept + new * what
         scores = queries @ after["keys"].mT * self.head_width**-0.5
-        return self.project(scores.softmax(-1) @ after["values"]), after
+        return self.project((scores.softmax(-1) @ after["values"]).to(x.dtype)), after

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.base import Attention, unrounded
+from whence.attention.base import Attention, lifted, unrounded
 from whence.attention.checks import State, refuse_below
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
@@ -33,6 +33,7 @@ KINDS = ("positive", "hyperbolic", "trig", "relu")
 DRAWS = ("orthogonal", "iid")
 SMALLEST = 1e-20  # a kernel below this may have lost digits to underflow
 HELD = 1 << 24  # numbers that exist at a time while a picture is made pair by pair
+ROUNDED = 0.1  # more than conversions to half precision change, less than another draw
 SHARP = 2.0  # gain of a head that looks back: more of it, and some features drown the others
 
 
@@ -87,7 +88,7 @@ class Performer(Attention):
     def drawn_from_seed(self) -> bool:
         """Not if the directions were loaded from a layer with another seed."""
         drawn = draw_directions(self.features, self.head_width, self.draw, self.seed)
-        return torch.equal(self.directions, drawn.to(self.directions))
+        return bool((self.directions - drawn.to(self.directions)).abs().max() < ROUNDED)
 
     def look_back(self, nearest: int = 1) -> None:
         """Roughly: with 128 features a third of the weight falls on the position looked at."""
@@ -199,6 +200,8 @@ class Performer(Attention):
     def prefill(self, x: Tensor, room: int | None = None) -> tuple[Tensor, State]:
         self.check_prefill(x, room)
         queries, keys, values = self.heads_of(x)
+        y = self.project(self.mix(queries, keys, values, None))
+        queries, keys, values = lifted(queries, keys, values)
         _, b, _, key_log = self.phi(queries, keys, None)
         if key_log is None:
             assert b is not None
@@ -208,14 +211,13 @@ class Performer(Attention):
             scaled = (key_log - top[:, :, None]).exp()
             scaled = scaled if b is None else scaled * b
         ones = values.new_ones(*values.shape[:3], 1)
-        state = {"sum": scaled.mT @ torch.cat([values, ones], -1), "top": top}
-        return self.project(self.mix(queries, keys, values, None)), state
+        return y, {"sum": scaled.mT @ torch.cat([values, ones], -1), "top": top}
 
     @unrounded
     @torch.no_grad()
     def step(self, x: Tensor, state: State, positions: Tensor) -> tuple[Tensor, State]:
         self.check_step(x, state, positions)
-        queries, keys, values = self.heads_of(x, positions=positions)
+        queries, keys, values = lifted(*self.heads_of(x, positions=positions))
         a, b, query_log, key_log = self.phi(queries, keys, None)
         total, top = state["sum"], state["top"][:, :, None]
         if query_log is not None and key_log is not None:
@@ -227,7 +229,7 @@ class Performer(Attention):
         assert a is not None and b is not None
         total = total + b.mT @ torch.cat([values, values.new_ones(*values.shape[:3], 1)], -1)
         mixed = a @ total
-        y = self.project(mixed[..., :-1] / mixed[..., -1:])
+        y = self.project((mixed[..., :-1] / mixed[..., -1:]).to(x.dtype))
         return y, {"sum": total, "top": top[:, :, 0]}
 
 

@@ -47,7 +47,8 @@ class Rotation(nn.Module):
         # no complex numbers of low precision: those are turned in full and rounded again.
         full = x if x.dtype == torch.float64 else x.float()
         pairs = full.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
-        if full.stride(-1) != 1 or any(s % 2 for s in full.stride()[:-1]):
+        uneven = any(step % 2 for step in (full.storage_offset(), *full.stride()[:-1]))
+        if full.stride(-1) != 1 or uneven:
             pairs = pairs.contiguous()
         product = torch.view_as_complex(pairs) * torch.view_as_complex(turns.to(full.dtype))
         return torch.view_as_real(product).flatten(-2).to(x.dtype)

@@ -47,10 +47,12 @@ class Softmax(Attention):
         if not self.causal:
             return self.exact(queries, keys, values, padding)
         if torch.compiler.is_compiling():
-            if padding is not None:
+            if padding is not None or queries.shape[2] != values.shape[2]:
                 return self.contained(queries, keys, values, padding)
-            # Fused into its neighbours. The key hands a NaN on, to the later positions only.
-            return self.exact(queries, keys, values.nan_to_num(0.0, 0.0, 0.0), padding)
+            # Fused into its neighbours. A key hands a NaN on, to the later positions only; that of
+            # a value alone is handed on by a running sum of zeros.
+            trace = (values.detach().sum(-1, keepdim=True) * 0.0).cumsum(2)
+            return self.exact(queries, keys, values.nan_to_num(0.0, 0.0, 0.0), padding) + trace
         if math.isfinite(float(values.detach().sum())):
             return self.exact(queries, keys, values, padding)
         return self.contained(queries, keys, values, padding)

@@ -81,7 +81,8 @@ export function linkHighlights(root) {
     current = pinned;
     draw();
   });
-  root.addEventListener("keydown", (event) => {
+  root.addEventListener("redrawn", draw); // a table has new rows, which know of no pin
+  document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     pinned = current = null;
     draw();

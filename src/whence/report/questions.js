@@ -299,7 +299,8 @@ function mark(shape, word, title) {
 
 function visible(text, marks, instead) {
   if (text === null || text.trim() === "")
-    return element("span", { class: "quiet" }, text === null ? "–" : `(${instead})`);
+    return element("span", { class: "quiet" },
+      text === null ? "–" : text === "" ? `(${instead})` : "(only blanks)");
   return marked(text, marks);
 }
 

@@ -13,7 +13,8 @@ import { knowledgePart, resultsPart } from "./tables.js";
 export function show(study, root) {
   const series = seriesOf(study);
   const best = highest(series.filter((system) => !system.baseline)) ?? highest(series);
-  const reference = highest(series.filter((system) => system.baseline));
+  // The open book reads the documents: it is what could be known, and no guess to be compared with.
+  const reference = highest(series.filter((system) => system.baseline && !system.pretrained));
   const highlight = linkHighlights(root);
   const parts = [
     ["results", "Results", resultsPart(series, best, reference)],
@@ -65,11 +66,12 @@ function headline(study, series, best, reference) {
     ["characters", corpus.characters],
     [`${study.split} questions`, corpus.questions?.[study.split]],
     ["seed", study.seed],
-    ["started", study.started.replace("T", " ").slice(0, 16)],
+    ["started", study.started.replace("T", " ").slice(0, 16) +
+      (study.started.endsWith("+00:00") ? " UTC" : "")],
     ["took", duration(study.seconds)],
     ["machine", [machine.cpu, machine.threads && `${machine.threads} threads`]
       .filter(Boolean).join(", ")],
-    ["commit", versions.commit && String(versions.commit).slice(0, 10)],
+    ["commit", versions.commit],
   ].filter(([, value]) => value !== undefined && value !== null && value !== "");
   return element("header", {},
     element("p", { class: "eyebrow" }, series.length === 1 ? "A run" : "A study of ",
@@ -231,12 +233,22 @@ function repeatPart(study, series) {
   ];
 }
 
+/** The lines of a configuration, each with the table that it stands in; [[stages]] are counted. */
+function placed(lines) {
+  let [table, count] = ["", 0];
+  return lines.map((line) => {
+    if (line.startsWith("[[")) table = `${line} ${++count}`;
+    else if (line.startsWith("[")) table = line;
+    return [line, `${table}\n${line}`];
+  });
+}
+
 /** A configuration whose lines that differ from the first system's stand out. */
 function configuration(text, first) {
-  const usual = new Set(first);
+  const usual = new Set(placed(first).map(([, place]) => place));
   return element("div", { class: "code" }, element("pre", { tabindex: 0, role: "region",
     "aria-label": "Configuration" }, element("code", {},
-    ...text.split("\n").flatMap((line) => [usual.has(line) ? line
+    ...placed(text.split("\n")).flatMap(([line, place]) => [usual.has(place) ? line
       : element("mark", { title: "differs from the first system" }, line), "\n"]))),
     copyButton(() => text, "Copy"));
 }

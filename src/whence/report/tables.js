@@ -60,6 +60,7 @@ export function resultsPart(series, best, reference) {
     else if (sort.descending === first) sort.descending = !first;
     else sort.key = null;
     draw();
+    table.dispatchEvent(new CustomEvent("redrawn", { bubbles: true }));
     table.querySelector(`button[data-key="${key}"]`).focus();
   }
   function row(system) {

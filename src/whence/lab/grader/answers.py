@@ -13,6 +13,7 @@ from typing import Any
 from whence.errors import WhenceError
 from whence.lab.grader.parts import PARTS, VERSIONS, Part
 
+HUGE = 1e30  # a bare number beyond which nothing is an answer
 LARGEST = 32_768  # bytes of an answer file: fifty times an honest one
 
 
@@ -54,7 +55,7 @@ def read_answers(path: Path) -> AnswerFile:
     """The answers in a file; raises `WhenceError` with one sentence about what is wrong with it."""
     document = _read(path)
     version = document.pop("version", "")
-    version = str(version) if isinstance(version, int) else version
+    version = _written(version)
     if not isinstance(version, str) or (version and version not in VERSIONS):
         raise WhenceError(f"{path}: version must be one of {', '.join(VERSIONS)}")
     student = document.pop("student", "")
@@ -82,13 +83,18 @@ def _part_answers(path: Path, part: Part, table: Any) -> dict[str, str]:
         if key not in part.answers:
             near = _near(key, part.answers)
             raise WhenceError(f"{path}: [{part.id}] has no answer {_short(key)}{near}")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)
+        value = _written(value)
         if not isinstance(value, str):
             raise WhenceError(f"{path}: [{part.id}] {key} must be a formula in quotes")
         if value.strip():
             given[key] = value
     return given
+
+
+def _written(value: Any) -> Any:
+    """A bare number as text. Huge ones have no digits that Python would print, and no meaning."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number and abs(value) < HUGE else value
 
 
 def read_rubric(path: Path) -> Rubric:

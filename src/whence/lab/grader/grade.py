@@ -196,4 +196,9 @@ def as_text(submission: Submission) -> str:
         if finding.outcome in ("right", "right if"):
             lines.append(f"    checked on {finding.instances:,} random instances")
     lines.append(f"{submission.path}: {submission.points:g} of {submission.out_of:g} points")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{_visible(line)}\n" for line in lines)
+
+
+def _visible(line: str) -> str:
+    """Line ends and terminal codes of an answer are shown and not obeyed."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

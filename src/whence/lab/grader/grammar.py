@@ -42,6 +42,8 @@ FUNCTIONS = {  # name -> number of arguments
 }
 CONSTANTS = {"pi": math.pi, "e": math.e}
 GREEK = {"α": "alpha", "β": "beta", "δ": "delta", "ε": "eps", "θ": "theta", "μ": "mu", "π": "pi"}
+# What keyboards and documents have for two of them.
+ALIKE = str.maketrans({"\u00b5": "μ", "\u03f5": "ε"})
 OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -112,6 +114,7 @@ def parse(text: str, known: Collection[str]) -> Expression:
         raise Refused(f"an answer has at most {LONGEST} characters", LONGEST + 1)
     if not text.strip():
         raise Refused("there is no expression", 1)
+    text = text.translate(ALIKE)
     end = _ALLOWED.match(text)
     if end is not None and end.end() < len(text):
         character = text[end.end()]

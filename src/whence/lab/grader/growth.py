@@ -18,6 +18,7 @@ from whence.lab.grader.values import Array
 
 RAYS = 600
 NEAR, FAR = 8.0, 30.0  # doublings of the fastest growing size
+CONSTANT = 2.0  # of what does not grow: little, or "T*m + T*d" would look like T where m is small
 LEVEL = 1.5  # doublings that the ratio may drift between the two
 
 
@@ -78,7 +79,7 @@ class Growth:
         sizes = {name: np.ceil(2.0 ** (level * doublings)) for name, level in levels.items()}
         if "L" in sizes:
             sizes["L"] = sizes["L"] + 2  # the first and the last layer are there in any case
-        return sizes | {name: np.full(RAYS, 64.0) for name in self.constant}
+        return sizes | {name: np.full(RAYS, CONSTANT) for name in self.constant}
 
 
 def _told(sizes: dict[str, Array], names: tuple[str, ...], index: int) -> str:

@@ -4,12 +4,15 @@ An answer is judged by the weights that it gives, since c ~ the wanted mixture f
 exactly when the weights are the wanted ones. "C large" is a limit: the instances stand on rungs of
 growing C, and an answer is right if from some rung on all of them pass. Rungs where the scores are
 beyond what float64 can tell apart decide nothing.
+
+The instances have few keys. That an answer serves any number of them is seen from the gap between
+wanted and other scores: it has to grow with C, or with n, or be large enough for a million keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -33,8 +36,9 @@ NOISES = np.array([1e-14, 1e-16, 1e-22, 1e-30])
 SIZES = ((3, 3), (4, 4), (5, 8), (8, 8), (16, 16), (24, 32))
 COUNT = 200
 TOLERANCE = 0.01  # of the weight may be elsewhere
-SHARPEST = 1e10  # scores above this lose their last digits to rounding
-MANY = 1e6  # a fixed factor that serves so many keys is large enough
+SHARPEST = 1e12  # scores above this lose digits to rounding that weights would show
+MANY = 1e6  # an answer that serves so many keys serves any number
+GROWS = 1.05  # times as large a gap at the largest C as at the least: it grows with C
 
 
 def _batches(seed: int, fill: Callable[[np.random.Generator, Array, Array], Array]) -> list[Batch]:
@@ -122,15 +126,9 @@ class Pointing:
         batches = self.batches()
         instances = sum(batch.count for batch in batches)
         looks = [self._look(answers, batch, instances) for batch in batches]
-        floating = any("C" in answers[key].names for key in self.answers)
         passed = [look.error <= TOLERANCE for look in looks]
-        best = self._rung_reached(looks, passed)
-        if best is not None and (
-            floating or any("alpha" in answers[k].names for k in self.answers)
-        ):
-            return Finding("right", instances=instances)
-        if best is not None:
-            return self._fixed(looks, instances)
+        if self._rung_reached(looks, passed) is not None:
+            return self._served(answers, looks, instances)
         condition = self._condition(looks, passed)
         if condition:
             return Finding("right if", condition, instances=instances)
@@ -167,9 +165,12 @@ class Pointing:
         return valid
 
     def _rung_reached(self, looks: Sequence[Look], passed: Sequence[Flags]) -> int | None:
-        """The first rung from which on every trusted instance passes."""
+        """The first rung from which on every trusted instance passes.
+
+        Where no rung can be trusted, digits are lost: they were spare if all weights are right.
+        """
         reached = None
-        for rung in reversed(self._valid(looks)):
+        for rung in reversed(self._valid(looks) or range(len(RUNGS))):
             at = [
                 ok[look.batch.hidden["rung"] == rung]
                 for look, ok in zip(looks, passed, strict=True)
@@ -179,15 +180,45 @@ class Pointing:
             reached = rung
         return reached
 
-    def _fixed(self, looks: Sequence[Look], instances: int) -> Finding:
-        """No C in the answer: a fixed factor serves up to some number of keys."""
-        gap = min(float(look.gap.min()) for look in looks)
-        with np.errstate(over="ignore"):
-            most = len(self.target) * (1 + TOLERANCE * float(np.exp(min(gap, 700.0))))
+    def _served(self, answers: Answers, looks: Sequence[Look], instances: int) -> Finding:
+        """Right for the few keys of the instances; up to how many is it?"""
+        valid = self._valid(looks) or [len(RUNGS) - 1]
+        least, last = (_gap(looks, rung) for rung in (valid[0], valid[-1]))
+        if last > GROWS * least:
+            return Finding("right", instances=instances)
+        names = set().union(*(answers[key].names for key in self.answers))
+        varies = bool(names & {"n", "d"})
+        most = self._serves(last)
+        if varies:
+            most = self._most(answers, looks, valid[-1], instances)
         if most >= MANY:
             return Finding("right", instances=instances)
-        condition = f"n is at most about {int(most)}: the factor is fixed and does not grow with n"
+        reason = (
+            "does not grow with n as it has to" if varies else "is fixed and does not grow with n"
+        )
+        condition = f"n is at most about {int(most)}: the factor {reason}"
         return Finding("right if", condition, instances=instances)
+
+    def _serves(self, gap: float) -> float:
+        """Among how many keys the wanted ones keep their weight with such a gap."""
+        return len(self.target) * (1 + TOLERANCE * float(np.exp(min(gap, 700.0))))
+
+    def _most(self, answers: Answers, looks: Sequence[Look], rung: int, instances: int) -> float:
+        """The same where n or d stands in the answer: they are given the values of larger sizes.
+
+        The keys stay the few that they are: how many others there are does not change their scores.
+        """
+        most = float(max(look.batch.sizes["n"] for look in looks))
+        spread = not any("eye" in answers[key].text for key in self.answers)  # d may be a size
+        while most < MANY:
+            many = number(2 * most)
+            changed = {"n": many, "d": many} if spread else {"n": many}
+            batches = [replace(k.batch, names={**k.batch.names, **changed}) for k in looks]
+            larger = [self._look(answers, batch, instances) for batch in batches]
+            if self._serves(_gap(larger, rung)) < 2 * most:
+                return most
+            most *= 2
+        return most
 
     def _condition(self, looks: Sequence[Look], passed: Sequence[Flags]) -> str:
         """Right for all sizes from one on, or up to one; three sizes at least, or it is chance."""
@@ -299,3 +330,8 @@ class Pointing:
                 "What decides how sharply a softmax decides?"
             )
         return "uneven", "Work out the score of every key, and what the softmax makes of them."
+
+
+def _gap(looks: Sequence[Look], rung: int) -> float:
+    """The least gap of a rung's instances."""
+    return min(float(look.gap[look.batch.hidden["rung"] == rung].min()) for look in looks)
