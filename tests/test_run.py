@@ -25,6 +25,7 @@ from whence.pipeline import (
     begin,
     carry_out,
     check,
+    claim,
     evaluate_run,
     make_vocab,
     open_corpus,
@@ -424,3 +425,20 @@ def test_a_run_goes_on_with_the_model_that_it_began_with(course: Path, tmp_path:
     write_text(run.path / "origin.json", json.dumps(origin))
     with pytest.raises(WhenceError, match="was begun with another model"):
         carry_out(run)
+
+
+def test_of_many_that_take_a_default_name_each_gets_its_own(tmp_path: Path) -> None:
+    found: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(claim(tmp_path / "runs" / "quick")))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wanted = {"quick", *(f"quick-{number}" for number in range(2, 9))}
+    assert {path.name for path in found} == wanted and len(found) == 8
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WhenceError, match="cannot make"):
+        claim(tmp_path / "file" / "quick")

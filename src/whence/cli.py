@@ -58,8 +58,7 @@ def train(recipe: Path, out: Path | None, corpus: str | None, changes: tuple[str
     from whence.recipe import load_recipe
 
     config = load_recipe(recipe, changes, corpus)
-    path = out or _unused(Path("runs") / recipe.stem)
-    _finish(begin(config, path))
+    _finish(begin(config, out or Path("runs") / recipe.stem, rename=out is None))
 
 
 @main.command()
@@ -242,15 +241,6 @@ def export(run: Path, folder: Path) -> None:
 main.add_command(course)
 main.add_command(claims)
 main.add_command(grade)
-
-
-def _unused(path: Path) -> Path:
-    """runs/quick, runs/quick-2, ...: a default name never runs into an older run."""
-    number, candidate = 1, path
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate
 
 
 if __name__ == "__main__":

@@ -73,11 +73,30 @@ def check_prompts(corpus: Corpus, split: Split, vocab: Vocab, context: int) -> N
             raise WhenceError(f"{corpus.place_of(split, number)}: {error}") from None
 
 
-def begin(config: Config, path: Path) -> Run:
-    """Check that the recipe can run, then make its directory: a bad one leaves nothing."""
+def begin(config: Config, path: Path, *, rename: bool = False) -> Run:
+    """Check that the recipe can run, then make its directory: a bad one leaves nothing.
+
+    `rename`: path-2, path-3, ... if that name is taken.
+    """
     config = with_full_path(config)
     check(config)
-    return Run.create(path, config)
+    return Run.create(claim(path) if rename else path, config)
+
+
+def claim(path: Path) -> Path:
+    """Make a new folder of that name, or with a number: of several that try, each gets its own."""
+    number, candidate = 1, path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                candidate.mkdir()
+                return candidate
+            except FileExistsError:
+                number += 1
+                candidate = path.with_name(f"{path.name}-{number}")
+    except OSError as error:
+        raise WhenceError(f"cannot make {candidate}: {error.strerror or error}") from error
 
 
 def with_full_path(config: Config) -> Config:

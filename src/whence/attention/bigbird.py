@@ -162,14 +162,23 @@ class BigBird(Softmax):
 
     def hidden(self, T: int, S: int, like: Tensor) -> Tensor:
         """(H,T,S), to be added to the scores: -inf where the graph has no edge."""
-        P, blocks = self.block, math.ceil(S / self.block)
-        graph = self.neighbours[:, : math.ceil(T / P)]
-        # Missing neighbours, and those after the end, fall into one more column.
-        graph = graph.masked_fill((graph < 0) | (graph >= blocks), blocks)
-        table = like.new_full((*graph.shape[:2], blocks + 1), -math.inf).scatter_(2, graph, 0.0)
-        table[:, : self.leading] = 0.0
-        wide = table[..., :blocks, None].expand(-1, -1, -1, P).flatten(2)[..., :S]
+        P, edges = self.block, self.edges(T, S)
+        table = like.new_zeros(edges.shape).masked_fill_(~edges, -math.inf)
+        wide = table[..., None].expand(-1, -1, -1, P).flatten(2)[..., :S]
         return wide[:, :, None].expand(-1, -1, P, -1).flatten(1, 2)[:, :T]
+
+    def edges(self, T: int, S: int) -> Tensor:
+        """(H, blocks of T, blocks of S): True where the graph has an edge."""
+        rows, columns = math.ceil(T / self.block), math.ceil(S / self.block)
+        graph = self.neighbours[:, :rows]
+        # Missing neighbours, and those after the end, fall into one more column.
+        graph = graph.masked_fill((graph < 0) | (graph >= columns), columns)
+        seen = torch.zeros(
+            *graph.shape[:2], columns + 1, dtype=torch.bool, device=graph.device
+        ).scatter_(2, graph, True)[..., :columns]
+        if not self.causal:
+            seen[:, : self.leading] = True
+        return seen
 
     def see_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
@@ -185,16 +194,7 @@ class BigBird(Softmax):
     def adjacency(self, T: int, S: int) -> Tensor:
         """(H,T,S): True where the graph lets query i see source j, triangle included."""
         P = self.block
-        rows, columns = math.ceil(T / P), math.ceil(S / P)  # not those of the whole context
-        graph = self.neighbours[:, :rows]
-        # Missing neighbours, and those after the end, fall into one more column.
-        graph = graph.masked_fill((graph < 0) | (graph >= columns), columns)
-        chosen = torch.zeros(
-            *graph.shape[:2], columns + 1, dtype=torch.bool, device=graph.device
-        ).scatter_(2, graph, True)[..., :columns]
-        if not self.causal:
-            chosen[:, : self.leading] = True
-        dense = chosen.repeat_interleave(P, 1).repeat_interleave(P, 2)[:, :T, :S]
+        dense = self.edges(T, S).repeat_interleave(P, 1).repeat_interleave(P, 2)[:, :T, :S]
         return dense.tril() if self.causal else dense
 
     def unseen(self, T: int, S: int, like: Tensor) -> Tensor:
