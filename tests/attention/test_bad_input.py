@@ -180,8 +180,8 @@ def test_low_precision_under_autocast_stays_near(kind: type[Attention]) -> None:
 @pytest.mark.parametrize("kind", ["linformer", "perceiver", "performer"])
 def test_a_second_derivative_is_refused_and_not_wrong(kind: str) -> None:
     """Beside a residual connection, too, on which the input is reached without the attention."""
-    attention = MECHANISMS[kind](16, 2, 12).double()
-    x = torch.randn(1, 6, 16, dtype=torch.float64, requires_grad=True)
+    attention = MECHANISMS[kind](16, 2, 140).double()
+    x = torch.randn(1, 130, 16, dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad((x + attention(x)).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"no second derivative|no autograd formula"):
         torch.autograd.grad(first.square().sum(), x)

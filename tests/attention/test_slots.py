@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import slots, walk
+from whence.attention.linformer import written_out
 from whence.attention.slots import attend_slots, moderate
 
 B, H, T, D, C, M = 2, 2, 23, 3, 4, 5
@@ -39,12 +40,15 @@ def test_slots_are_their_definition(
     v, key_log = draw(B, H, T, C, seed=2), draw(*lead, T, M, seed=3)
     value_log = key_log if same else draw(*lead, T, M, seed=4)
     given = [q, k, v, key_log, *([] if same else [value_log])]
-    out, expected = (f(q, k, v, key_log, value_log) for f in (attend_slots, naive))
-    torch.testing.assert_close(out, expected)
+    out, short, expected = (
+        f(q, k, v, key_log, value_log) for f in (attend_slots, written_out, naive)
+    )
     up = draw(B, H, T, C, seed=5).detach()
-    ours, theirs = (torch.autograd.grad(y, given, up) for y in (out, expected))
-    for one, two in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, two)
+    theirs = torch.autograd.grad(expected, given, up)
+    for found in (out, short):
+        torch.testing.assert_close(found, expected)
+        for one, two in zip(torch.autograd.grad(found, given, up), theirs, strict=True):
+            torch.testing.assert_close(one, two)
 
 
 def test_what_is_not_moderate_takes_another_way() -> None:
