@@ -174,7 +174,7 @@ def test_a_full_output_is_one_sentence(finished: Path, what: str) -> None:
     assert done.stderr == "whence: disk: No space left on device\n"
 
 
-def more_than_there_is(*_: object) -> None:
+def more_than_there_is(*_: object, **__: object) -> None:
     torch.empty(1 << 60, dtype=torch.uint8)  # beyond any address space: torch's own error
 
 
