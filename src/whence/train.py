@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -29,9 +28,9 @@ from whence.vocab import PAD, Vocab
 
 LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
 SELDOM = 20  # times as long as a checkpoint took to write, at least, until the next
-# In bfloat16 oneDNN writes a program for every shape of a product, and keeps some. Lengths that are
-# multiples of this need fewer, and with room for all of them none is written twice.
-LENGTHS, PROGRAMS = 8, 2048
+# In bfloat16 oneDNN writes a program for every shape of a product, and keeps a thousand. Lengths
+# that are multiples of this need fewer.
+LENGTHS = 8
 TIDY_SECONDS = 10.0  # how often memory that is free goes back to the system
 
 
@@ -93,7 +92,6 @@ def train(
             model.load_state_dict(saved["model"])
     run.forget_after(clock.step)
     torch.set_num_threads(usable_threads(config.train.threads))
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PROGRAMS))
     clock.precision = confirm(config.train.precision, clock.precision, progress.say)
     dev = corpus.questions("dev") if config.train.evaluations else []
     loss_of = compiled_loss(model, progress) if config.train.compile == "auto" else model.loss
