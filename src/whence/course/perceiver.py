@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whence.block import Block
 from whence.config import ModelConfig
 from whence.errors import WhenceError
-from whence.model import GPT, Block
+from whence.model import GPT
 from whence.vocab import PAD
 
 Examples = tuple[Tensor, Tensor]  # inputs, targets
@@ -81,10 +82,7 @@ class CoursePerceiver(GPT):
 
     def gather(self, x: Tensor, side: Side) -> Tensor:
         """(B,T,D) -> (B,m,D): the latents ask the input, then talk among themselves."""
-        assert self.latents is not None
-        # Latent i sees positions up to i and is seen from i on: later ones would do nothing.
-        seen = self.latents[:, : x.shape[1]].expand(len(x), -1, -1)
-        latents = cross(self.blocks[0], seen, x, side)
+        latents = cross(self.blocks[0], self.asking(x), x, side)
         for block in self.blocks[1:-1]:
             latents = block(latents)
         return latents
