@@ -31,7 +31,8 @@ from whence.pipeline import begin, carry_out
 from whence.progress import Progress
 from whence.recipe import from_table, load_recipe, to_table
 from whence.run import TRAINING, Run
-from whence.train import after_save, backward, build_model, due, stage_bounds, train, whole_share
+from whence.stages import after_save, due, stage_bounds, whole_share
+from whence.train import backward, build_model, train
 from whence.vocab import Vocab
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,14 +8,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import FrameType
 
 import torch
 from torch import Tensor
 
 from whence.batches import Batch, Batches, Place, parts_of, seeded
-from whence.config import Config, StageConfig
+from whence.config import Config
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
@@ -24,10 +24,10 @@ from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rat
 from whence.precision import confirm, products
 from whence.progress import Progress
 from whence.run import TRAINING, Run, usable_threads
+from whence.stages import Clock, after_save, due, stage_bounds, stage_share, whole_share
 from whence.vocab import PAD, Vocab
 
 LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over it
-SELDOM = 20  # times as long as a checkpoint took to write, at least, until the next
 # In bfloat16 oneDNN writes a program for every shape of a product, and keeps a thousand. Lengths
 # that are multiples of this need fewer.
 LENGTHS = 8
@@ -36,33 +36,6 @@ TIDY_SECONDS = 10.0  # how often memory that is free goes back to the system
 
 class Interrupted(Exception):
     """A signal asked to stop; everything is saved."""
-
-
-@dataclass
-class Clock:
-    """How far a training is. Everything in here is saved with a checkpoint."""
-
-    stage: int = 0
-    step: int = 0  # over all stages
-    seconds: float = 0.0  # over all stages, without pauses between interruption and resumption
-    characters: int = 0  # over all stages, padding not counted
-    stage_step: int = 0
-    stage_seconds: float = 0.0
-    stage_tokens: int = 0  # targets that carried a loss
-    stage_examples: int = 0
-    epochs: float = 0.0  # passes over the largest part of the stage, also after its end
-    evaluated: int = 0  # evaluations done in this stage
-    loss: float = math.nan  # of the stage, averaged over the last steps
-    window: int = 0  # the place in the stage's batches
-    batch: int = 0
-    precision: str = ""  # of the products; chosen once, kept for the whole training
-
-    def next_stage(self) -> None:
-        self.stage += 1
-        self.stage_step = self.stage_tokens = self.stage_examples = self.window = self.batch = 0
-        self.evaluated = 0
-        self.stage_seconds = 0.0
-        self.loss = math.nan
 
 
 def build_model(config: Config, vocab: Vocab) -> GPT:
@@ -257,43 +230,6 @@ def give_back_memory() -> None:
     """Batches of many shapes leave holes in the heap, which glibc keeps: 3.9 GB in half an hour."""
     with suppress(AttributeError, OSError):  # another C library has other habits
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def stage_bounds(config: Config, stage: StageConfig) -> dict[str, float]:
-    """Where this stage ends: its own bounds, and its part of the whole training's."""
-    part = stage.share / sum(other.share for other in config.stages)
-    bounds = {"epochs": stage.epochs, "steps": float(stage.steps)}
-    bounds["seconds"] = config.train.seconds * part
-    if config.train.steps:
-        shared = max(1, round(config.train.steps * part))
-        bounds["steps"] = min(bounds["steps"] or shared, shared)
-    return {name: bound for name, bound in bounds.items() if bound}
-
-
-def stage_share(bounds: dict[str, float], clock: Clock, batches: Batches) -> float:
-    """How much of the stage is over, by whichever bound comes first."""
-    spent = {
-        "epochs": batches.epochs(clock.stage_examples),
-        "steps": clock.stage_step,
-        "seconds": clock.stage_seconds,
-    }
-    return min(1.0, max(spent[name] / bound for name, bound in bounds.items()))
-
-
-def whole_share(config: Config, stage: int, share: float) -> float:
-    """How much of all stages is over; stages count by their shares."""
-    shares = [other.share for other in config.stages]
-    return (sum(shares[:stage]) + share * shares[stage]) / sum(shares)
-
-
-def due(evaluations: int, done: int, share: float) -> bool:
-    """Evaluations are spread evenly over a stage."""
-    return done < evaluations and share >= (done + 1) / evaluations
-
-
-def after_save(began: float, ended: float, every: float) -> float:
-    """When to save again. A state of gigabytes takes long to write, and is written less often."""
-    return ended + (max(every, SELDOM * (ended - began)) if every else 0.0)  # 0: every step
 
 
 def log_score(run: Run, clock: Clock, right: int, total: int) -> None:
