@@ -26,13 +26,14 @@ from whence.batches import Batches, Place
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
 from whence.files import read_lines
+from whence.lanes import backward
 from whence.model import GPT
 from whence.pipeline import begin, carry_out
 from whence.progress import Progress
 from whence.recipe import from_table, load_recipe, to_table
 from whence.run import TRAINING, Run
 from whence.stages import after_save, due, stage_bounds, whole_share
-from whence.train import backward, build_model, train
+from whence.train import build_model, train
 from whence.vocab import Vocab
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -242,8 +243,9 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(monkeypatch: pytest.Monk
     whole = [parameter.grad for parameter in model.parameters()]
     for part in (1, 100, 333, 10**6):
         monkeypatch.setattr("whence.batches.PART", part)
-        model.zero_grad(set_to_none=True)
-        assert backward(model.loss, batch) == pytest.approx(loss.item(), rel=1e-5)
+        assert backward(model.loss, model.parameters(), batch) == pytest.approx(
+            loss.item(), rel=1e-5
+        )
         for parameter, expected in zip(model.parameters(), whole, strict=True):
             torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-3)
 

@@ -33,7 +33,7 @@ from whence.picker import answers_stand, pick_spans
 from whence.vocab import MASK_CHARACTER, PAD, PAD_CHARACTER, Vocab
 
 WINDOW = 4096  # examples drawn and sorted together
-PART = 4096  # positions that go forward and backward together
+PART = 2048  # positions that go forward and backward together
 ABOUT_PEOPLE = {"salient", "picked"}  # objectives that ask for a span by a person's name
 
 

@@ -22,6 +22,8 @@ counts, per row, how often it was written: a name whose rows never were was neve
 
 from __future__ import annotations
 
+from threading import Lock
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,6 +34,9 @@ from whence.vocab import MASK, PAD
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
+
+
+_counting = Lock()  # parts of a batch are read by several threads, and none may get lost
 
 
 def mix(x: Tensor) -> Tensor:
@@ -103,7 +108,8 @@ class WordMemory(nn.Module):
         return ~(reading | _at(reading, last, nothing=1))
 
     def _count(self, rows: Tensor) -> None:
-        self.written.index_add_(0, rows, torch.ones_like(rows))
+        with _counting:
+            self.written.index_add_(0, rows, torch.ones_like(rows))
 
     def recall(self, tokens: Tensor, places: Tensor) -> Tensor:
         """What the memory holds at `places` (B,R) only, for a step of decoding."""

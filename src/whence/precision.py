@@ -114,4 +114,5 @@ def products(precision: str) -> AbstractContextManager[object]:
     """Inside it matrix products are made in this precision."""
     if precision == "float32":
         return nullcontext()
-    return torch.autocast("cpu", torch.bfloat16)
+    # A rounded weight is used once, and torch's cache of them is shared by all threads.
+    return torch.autocast("cpu", torch.bfloat16, cache_enabled=False)

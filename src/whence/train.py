@@ -14,11 +14,12 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from whence.batches import Batch, Batches, Place, parts_of, seeded
+from whence.batches import Batch, Batches, Place, seeded
 from whence.config import Config
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
+from whence.lanes import Lanes, Loss, backward
 from whence.model import GPT
 from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
 from whence.precision import confirm, products
@@ -67,10 +68,15 @@ def train(
     torch.set_num_threads(usable_threads(config.train.threads))
     clock.precision = confirm(config.train.precision, clock.precision, progress.say)
     dev = corpus.questions("dev") if config.train.evaluations else []
-    loss_of = compiled_loss(model, progress) if config.train.compile == "auto" else model.loss
+    compiling = config.train.compile == "auto"
+    loss_of = compiled_loss(model, progress) if compiling else model.loss
     score: float | None = None
 
-    with stopped_by_signals() as asked_to_stop, torch.random.fork_rng(devices=[]):
+    with (
+        stopped_by_signals() as asked_to_stop,
+        torch.random.fork_rng(devices=[]),
+        Lanes(1 if compiling else torch.get_num_threads()) as lanes,  # a compiler wants one thread
+    ):
         while clock.stage < len(config.stages):
             stage = config.stages[clock.stage]
             bounds = stage_bounds(config, stage)
@@ -119,11 +125,17 @@ def train(
                 set_rates(optimizers, rate)
 
                 # Dropout is a function of seed and step, so that a resumed run draws the same.
-                torch.manual_seed(seeded(config.seed, "dropout", clock.step).getrandbits(63))
+                seed = seeded(config.seed, "dropout", clock.step).getrandbits(62)
+                torch.manual_seed(seed)  # compiled code draws from torch's own generator
                 model.train()
-                for optimizer in optimizers:
-                    optimizer.zero_grad(set_to_none=True)
-                value = backward(loss_of, batch, clock.precision)
+                value = backward(
+                    loss_of,
+                    model.parameters(),
+                    batch,
+                    precision=clock.precision,
+                    seed=seed,
+                    lanes=lanes,
+                )
                 if stage.clip:
                     torch.nn.utils.clip_grad_norm_(dense_parameters(model), stage.clip)
                 if not math.isfinite(value):
@@ -205,27 +217,6 @@ def train(
     return clock
 
 
-def backward(
-    loss_of: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch, precision: str = "float32"
-) -> float:
-    """Gradients of the batch's mean loss, a part of the rows at a time; returns the loss.
-
-    The parts weigh as many targets as they hold, so the sum is the gradient of the whole batch;
-    but only one part's activations are in memory, and they stay closer to the cache.
-    """
-    rows = math.ceil(batch.examples / parts_of(batch.inputs.numel()))
-    targets = (batch.targets != PAD).sum()
-    value = 0.0
-    parts = (torch.split(tensor, rows) for tensor in (batch.inputs, batch.targets, batch.reading))
-    for inputs, wanted, reading in zip(*parts, strict=True):
-        with products(precision):
-            mean = loss_of(inputs, wanted, reading)
-        loss = mean * ((wanted != PAD).sum() / targets)
-        loss.backward()
-        value += loss.item()
-    return value
-
-
 def give_back_memory() -> None:
     """Batches of many shapes leave holes in the heap, which glibc keeps: 3.9 GB in half an hour."""
     with suppress(AttributeError, OSError):  # another C library has other habits
@@ -270,7 +261,7 @@ def refuse_misfit(run: Run) -> Iterator[None]:
         ) from error
 
 
-def compiled_loss(model: GPT, progress: Progress) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def compiled_loss(model: GPT, progress: Progress) -> Loss:
     """torch.compile where it works; otherwise one line, and eager from then on.
 
     The blocks are compiled, not the whole: they are alike, so one compilation serves all of them.

@@ -2,15 +2,31 @@
 
 torch's own draws one double per element, which on a CPU costs more than the matrix product beside
 it is worth. Here one 64-bit draw serves four elements, 16 bits each: the probability is exact to
-2^-16, and the drawing some ten times cheaper. The draws come from torch's current generator.
+2^-16, and the drawing some ten times cheaper. The draws come from torch's current generator, or
+from the one that `drawing_from` names: threads that train side by side must not share one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 
 LEVELS = 1 << 16
+_generator: ContextVar[torch.Generator | None] = ContextVar("generator", default=None)
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Inside it, and in this thread only, coins are drawn from this generator."""
+    before = _generator.set(generator)
+    try:
+        yield
+    finally:
+        _generator.reset(before)
 
 
 def draw_mask(x: Tensor, probability: float) -> Tensor:
@@ -19,7 +35,7 @@ def draw_mask(x: Tensor, probability: float) -> Tensor:
     The probability is rounded to a multiple of 2^-16.
     """
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-    draws.random_(-(2**63), None)
+    draws.random_(-(2**63), None, generator=_generator.get())
     dropped = min(round(probability * LEVELS), LEVELS - 1)
     stays = draws.view(torch.int16)[: x.numel()] >= dropped - LEVELS // 2
     return stays.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)

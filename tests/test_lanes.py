@@ -1,0 +1,105 @@
+"""Parts of a batch side by side: the same gradient, the same coins, nothing lost."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiny import TinyCorpus, recipe
+from tiny_runs import train_tiny
+from whence.attention import MECHANISMS
+from whence.batches import Batch, Batches, Place
+from whence.lanes import Lanes, backward
+from whence.model import GPT
+from whence.train import build_model
+from whence.vocab import Vocab
+
+
+def model_and_batch(**model: object) -> tuple[GPT, Batch]:
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+    built = build_model(recipe(**{f"model__{key}": value for key, value in model.items()}), vocab)
+    mixture = {"spans": 1.0, "questions": 1.0}
+    batches = Batches(corpus, vocab, mixture, block=64, positions=1024, seed=0, stage="a")
+    return built, next(batches.read(Place()))[0]
+
+
+def gradients(model: GPT, batch: Batch, count: int, **settings: object) -> list[torch.Tensor]:
+    with Lanes(count) as lanes:
+        backward(model.loss, model.parameters(), batch, lanes=lanes, **settings)  # type: ignore[arg-type]
+    return [
+        parameter.grad.to_dense() for parameter in model.parameters() if parameter.grad is not None
+    ]
+
+
+@pytest.mark.parametrize("attention", list(MECHANISMS))
+def test_lanes_have_the_gradient_of_the_whole(attention: str) -> None:
+    model, batch = model_and_batch(attention=attention, dropout=0.0)
+    alone = gradients(model, batch, 1)
+    for count in (2, 3, batch.examples + 1):
+        for one, other in zip(alone, gradients(model, batch, count), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-3)
+
+
+def test_lanes_in_bfloat16_round_as_one_lane_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = model_and_batch(dropout=0.0)
+    monkeypatch.setattr("whence.batches.PART", batch.inputs.numel() // 4)
+    alone, beside = (gradients(model, batch, count, precision="bfloat16") for count in (1, 2))
+    assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
+
+
+def test_coins_are_the_part_s_own_and_not_the_quicker_lane_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, batch = model_and_batch(dropout=0.5)
+    monkeypatch.setattr("whence.batches.PART", batch.inputs.numel() // 4)
+    first = gradients(model, batch, 1, seed=5)
+    for _ in range(5):
+        again = gradients(model, batch, 2, seed=5)
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    other = gradients(model, batch, 2, seed=6)
+    assert not torch.equal(first[0], other[0])
+
+
+def test_rows_of_the_memory_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = model_and_batch(memory=64, dropout=0.0)
+    memory = model.memory
+    assert memory is not None
+    gradients(model, batch, 1)
+    expected = memory.written.clone()
+    monkeypatch.setattr("whence.batches.PART", 1)  # a row a part: many of them, at the same time
+    for _ in range(10):
+        memory.written.zero_()
+        gradients(model, batch, 4)
+        assert torch.equal(memory.written, expected)
+
+
+def test_two_threads_train_the_same_twice_and_leave_none_behind(tmp_path: Path) -> None:
+    config = recipe(train__threads=2, train__evaluations=0, model__dropout=0.1)
+    threads = torch.get_num_threads()
+    try:
+        one, _ = train_tiny(tmp_path / "one", config)
+        assert torch.get_num_threads() == 2  # the caller's own are untouched by the lanes' one
+        other, _ = train_tiny(tmp_path / "other", config)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one.head.weight, other.head.weight)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane")]
+
+
+def test_what_goes_wrong_in_a_lane_is_heard() -> None:
+    model, batch = model_and_batch()
+
+    def broken(*_: torch.Tensor) -> torch.Tensor:
+        raise ValueError("in a lane")
+
+    with Lanes(2) as lanes, pytest.raises(ValueError, match="in a lane"):
+        backward(broken, model.parameters(), batch, lanes=lanes)
+
+
+def test_every_lane_computes_with_one_thread() -> None:
+    with Lanes(3) as lanes:
+        assert lanes.run([torch.get_num_threads] * 9) == [1] * 9
