@@ -131,6 +131,12 @@ class Attention(Checked):
         finally:
             self.train(training)
 
+    def mix_rounded(
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor | None:
+        """`mix` of half-precision heads under autocast, if there is a way that may be rounded."""
+        return None
+
     def options(self) -> dict[str, Any]:
         """The mechanism's own settings, for `describe`."""
         return {}
@@ -162,6 +168,9 @@ class Attention(Checked):
         keys, values = self.blank(padding, keys, values)
         if self.rounds or values.dtype == self.proj.weight.dtype:
             return self.mix(queries, keys, values, padding)
+        rounded = self.mix_rounded(queries, keys, values, padding)
+        if rounded is not None:
+            return rounded
         # Under autocast: running sums and exponentials want the precision of the weights.
         with torch.autocast(x.device.type, enabled=False):
             kind = self.proj.weight.dtype

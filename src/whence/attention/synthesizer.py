@@ -27,11 +27,12 @@ from whence.attention.base import Attention
 from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.look_back import backwards, refuse_alike, turn, waves
-from whence.attention.softmax import masked_softmax
+from whence.attention.softmax import SHORT, masked_softmax
 
 FORMS = ("dense", "random", "fixed", "factorised-random", "factorised-dense", "course")
 ROUNDED = 0.1  # more than conversions to half precision change, less than another draw
 DENSE = ("dense", "factorised-dense", "course")
+LEARNED = ("dense", "course")  # logits are hidden units times one learned matrix
 
 
 class Synthesizer(Attention):
@@ -153,7 +154,7 @@ class Synthesizer(Attention):
         at, the others their opposites, and the logits of source j compare them with its waves.
         """
         d = self.head_width
-        if self.form not in ("dense", "course"):
+        if self.form not in LEARNED:
             raise ValueError(f"a synthesizer of form {self.form!r} does not look at its position")
         refuse_alike(self, d // 4)
         pairs = d // 2 - 1 - 2 * torch.arange(d // 4)  # every second, from the fastest on
@@ -177,6 +178,13 @@ class Synthesizer(Attention):
         """relu(W1 x), (B,H,T,d)."""
         return self.split(self.w1(x)).relu()
 
+    def learned(self, form: str, S: int) -> tuple[Tensor, Tensor]:
+        """Of the form "dense" or "course" the matrix (d,S) and bias (1,S) behind `hidden`; of the
+        first, those of every head."""
+        if form == "course":
+            return self.w2[:, :S], self.b2[None, :S]
+        return self.dense2[..., :S], self.dense2_bias[..., :S]
+
     def queries_keys(
         self, x: Tensor, source: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -198,10 +206,9 @@ class Synthesizer(Attention):
                 return table[None, :, : x.shape[1]]
             return table[:, positions].transpose(0, 1)[:, :, None]
 
-        if member == "course":
-            return self.hidden(x) @ self.w2[:, :S] + self.b2[:S]
-        if member == "dense":
-            return self.hidden(x) @ self.dense2[..., :S] + self.dense2_bias[..., :S]
+        if member in LEARNED:
+            weight, bias = self.learned(member, S)
+            return self.hidden(x) @ weight + bias
         if member == "factorised-dense":
             hidden = self.hidden(x)
             tiled = hidden @ self.tiled + self.tiled_bias
@@ -236,23 +243,38 @@ class Synthesizer(Attention):
     def mixed(self, x: Tensor, source: Tensor | None, padding: Tensor | None) -> Tensor:
         (values,) = self.blank(padding, self.values(x if source is None else source))
         dropping = self.training and self.dropout > 0.0
+        if self.is_short(x, values, padding) and not dropping:
+            mixed = self.written_out(x, values)
+            # The last position has multiplied every value by some weight: see `Softmax.forward`.
+            if math.isfinite(float(mixed.detach()[:, :, -1].sum())):
+                return mixed
         # Nothing else carries a NaN on: the weights do not depend on the sources.
         _, values, trace = self.contain(x.shape[1], values, values)
-        if self.form in ("dense", "course") and not dropping:
+        if self.form in LEARNED and not dropping:
             mixed = self._learned_keys(x, values, padding)
         else:
             weights = self.pattern(x, source, padding)
             mixed = drop(weights, self.dropout, self.training) @ values
         return mixed + trace
 
+    def is_short(self, x: Tensor, values: Tensor, padding: Tensor | None) -> bool:
+        """Whether weights are best written out, as `Softmax.is_short` says: for a gradient."""
+        learned = self.form in LEARNED and self.causal and padding is None
+        short = x.shape[1] == values.shape[2] <= SHORT.get(values.dtype, 0)
+        eager = not torch.compiler.is_compiling()  # which cannot look for a NaN afterwards
+        return learned and short and torch.is_grad_enabled() and eager
+
+    def written_out(self, x: Tensor, values: Tensor) -> Tensor:
+        """The forms "dense" and "course" by plain products."""
+        weight, bias = self.learned(self.form, x.shape[1])
+        unseen = torch.full_like(bias, -math.inf).expand(*bias.shape[:-2], x.shape[1], -1).triu(1)
+        return (self.hidden(x) @ weight + (bias + unseen)).softmax(-1) @ values
+
     def _learned_keys(self, x: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         """Dense logits are queries relu(W1 x), 1 against learned keys W2, b2: torch's own kernel
         then never writes the T^2 weights."""
         T, S = x.shape[1], values.shape[2]
-        if self.form == "course":
-            keys = torch.cat([self.w2[:, :S], self.b2[None, :S]]).mT.expand(self.heads, -1, -1)
-        else:
-            keys = torch.cat([self.dense2[..., :S], self.dense2_bias[..., :S]], 1).mT
+        keys = torch.cat(self.learned(self.form, S), -2).mT.expand(self.heads, -1, -1)
         queries = F.pad(self.hidden(x), (0, 1), value=1.0)
         mask = None if padding is None else self.visible(T, S, padding, x.device)
         mixed = F.scaled_dot_product_attention(
