@@ -12,8 +12,9 @@ from tiny import TinyCorpus, recipe
 from tiny_runs import train_tiny
 from whence.attention import MECHANISMS
 from whence.batches import Batch, Batches, Place
-from whence.lanes import Lanes, backward
+from whence.lanes import Lanes, backward, worth
 from whence.model import GPT
+from whence.precision import try_bfloat16
 from whence.train import build_model
 from whence.vocab import Vocab
 
@@ -35,9 +36,10 @@ def gradients(model: GPT, batch: Batch, count: int, **settings: object) -> list[
     ]
 
 
+@pytest.mark.parametrize("memory", [0, 64])
 @pytest.mark.parametrize("attention", list(MECHANISMS))
-def test_lanes_have_the_gradient_of_the_whole(attention: str) -> None:
-    model, batch = model_and_batch(attention=attention, dropout=0.0)
+def test_lanes_have_the_gradient_of_the_whole(attention: str, memory: int) -> None:
+    model, batch = model_and_batch(attention=attention, memory=memory, dropout=0.0)
     alone = gradients(model, batch, 1)
     for count in (2, 3, batch.examples + 1):
         for one, other in zip(alone, gradients(model, batch, count), strict=True):
@@ -45,6 +47,8 @@ def test_lanes_have_the_gradient_of_the_whole(attention: str) -> None:
 
 
 def test_lanes_in_bfloat16_round_as_one_lane_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    if try_bfloat16(1).failure:
+        pytest.skip("this machine has no bfloat16 products")
     model, batch = model_and_batch(dropout=0.0)
     monkeypatch.setattr("whence.batches.PART", batch.inputs.numel() // 4)
     alone, beside = (gradients(model, batch, count, precision="bfloat16") for count in (1, 2))
@@ -101,5 +105,38 @@ def test_what_goes_wrong_in_a_lane_is_heard() -> None:
 
 
 def test_every_lane_computes_with_one_thread() -> None:
-    with Lanes(3) as lanes:
-        assert lanes.run([torch.get_num_threads] * 9) == [1] * 9
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with Lanes(3) as lanes:
+            assert list(lanes.run([torch.get_num_threads] * 9, 3)) == [1] * 9
+            assert list(lanes.run([torch.get_num_threads] * 2, 1)) == [3] * 2  # not worth a lane
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_parameter_that_is_not_trained_has_no_gradient() -> None:
+    model, batch = model_and_batch()
+    model.embedding.weight.requires_grad_(False)
+    gradients(model, batch, 2)
+    assert model.embedding.weight.grad is None and model.head.weight.grad is not None
+
+
+def test_a_small_model_is_not_worth_a_lane() -> None:
+    """Its parts would wait for Python: they have the threads that share a product instead."""
+    model, batch = model_and_batch()
+    seen: list[str] = []
+
+    def loss(*given: torch.Tensor) -> torch.Tensor:
+        seen.append(threading.current_thread().name)
+        return model.loss(*given)
+
+    positions = batch.inputs.numel()
+    for least, name in ((positions // 2, "lane"), (positions // 2 + 1, "MainThread")):
+        seen.clear()
+        with Lanes(2, least) as lanes:
+            backward(loss, model.parameters(), batch, lanes=lanes)
+        assert seen and all(one.startswith(name) for one in seen)
+    wide = torch.nn.Parameter(torch.empty(1000, 1000))
+    assert worth([wide]) == 1001 and worth([wide, wide]) == 501

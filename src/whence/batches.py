@@ -181,7 +181,8 @@ class Batches:
         return draws
 
     def rows(self, length: int) -> int:
-        """How many examples of a length are a step: as many in each of the parts it is made of."""
+        """How many examples of a length are a step: as many in each part, if it has as many as
+        `parts_of` says."""
         rows = max(1, self.positions // length)
         parts = parts_of(rows * length)
         return max(1, rows // parts * parts)

@@ -8,7 +8,8 @@ half of the rows each wait once, at the end of a step: a sixth more characters a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
@@ -23,38 +24,52 @@ from whence.batches import Batch, parts_of
 from whence.precision import products
 from whence.vocab import PAD
 
+# Multiplications by the blocks' matrices that are worth a lane, forward. With fewer, lanes mostly
+# wait for Python, which runs one of them at a time (measured at 0.2 and 3 thousand millions).
+WORTH = 10**9
+
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Parts = tuple[Tensor | None, ...]
 Result = TypeVar("Result")
 
 
 class Lanes:
-    """Runs tasks on `count` threads of its own; with one lane, on the caller's."""
+    """Runs tasks on `count` threads of its own; with one lane, on the caller's.
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    `least`: positions that are worth a lane (see `worth`).
+    """
+
+    def __init__(self, count: int, least: int = 1) -> None:
+        self.count, self.least = count, least
         self.pool: ThreadPoolExecutor | None = None
         if count == 1:
             return
         self.pool = ThreadPoolExecutor(count, "lane")
         threads = torch.get_num_threads()
-        # All of them have to be there at once: torch takes the number of threads that was set last
-        # for those that it has not seen yet.
+        # Nobody leaves before all have come, so that each is a thread of its own.
         ready = Barrier(count)
 
         def enter() -> None:
+            torch.get_num_threads()  # a thread that has not asked is given the last number set
             torch.set_num_threads(1)
             ready.wait()
 
-        for lane in [self.pool.submit(enter) for _ in range(count)]:
+        entered = [self.pool.submit(enter) for _ in range(count)]
+        for lane in entered:
             lane.result()
         torch.set_num_threads(threads)
 
-    def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-        """The results in the order of the tasks, whichever was ready first."""
-        if self.pool is None:
-            return [task() for task in tasks]
-        return [lane.result() for lane in [self.pool.submit(task) for task in tasks]]
+    def run(self, tasks: Sequence[Callable[[], Result]], at_once: int) -> Iterator[Result]:
+        """The results in the order of the tasks, whichever was ready first.
+
+        `at_once`: how many of them are worth a lane. One alone has all of the caller's threads.
+        """
+        if self.pool is None or at_once < 2:
+            yield from (task() for task in tasks)
+            return
+        waiting = deque(self.pool.submit(task) for task in tasks)
+        while waiting:
+            yield waiting.popleft().result()
 
     def __enter__(self) -> Lanes:
         return self
@@ -67,6 +82,11 @@ class Lanes:
     ) -> None:
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
+
+
+def worth(matrices: Iterable[torch.nn.Parameter]) -> int:
+    """How many positions of a model with these parameters in its blocks are worth a lane."""
+    return WORTH // max(1, sum(parameter.numel() for parameter in matrices)) + 1
 
 
 def backward(
@@ -86,7 +106,7 @@ def backward(
     not matter which lane is quicker.
     """
     lanes = lanes or Lanes(1)
-    leaves = list(parameters)
+    leaves = [parameter for parameter in parameters if parameter.requires_grad]
     targets = (batch.targets != PAD).sum()
 
     def part(number: int, inputs: Tensor, wanted: Tensor, reading: Tensor) -> tuple[float, Parts]:
@@ -95,18 +115,24 @@ def backward(
         loss = mean * ((wanted != PAD).sum() / targets)
         return loss.item(), torch.autograd.grad(loss, leaves, allow_unused=True)
 
-    parts = math.ceil(parts_of(batch.inputs.numel()) / lanes.count) * lanes.count
-    parts = min(parts, batch.examples)
+    positions = batch.inputs.numel()
+    at_once = min(lanes.count, batch.examples, max(1, positions // lanes.least))
+    parts = min(batch.examples, math.ceil(parts_of(positions) / at_once) * at_once)
     rows = zip(
         *(tensor.tensor_split(parts) for tensor in (batch.inputs, batch.targets, batch.reading)),
         strict=True,
     )
-    done = lanes.run([partial(part, number, *each) for number, each in enumerate(rows)])
-    for leaf, gradients in zip(
-        leaves, zip(*(found for _, found in done), strict=True), strict=True
-    ):
-        known = [gradient for gradient in gradients if gradient is not None]
-        total = sum(known[1:], start=known[0]) if known else None
-        # One that stands for many (of a plain sum) is written out: clipping works in place.
-        leaf.grad = total if total is None or total.is_sparse else total.contiguous()
-    return sum(value for value, _ in done)
+    for leaf in leaves:
+        leaf.grad = None
+    value = 0.0
+    tasks = [partial(part, number, *each) for number, each in enumerate(rows)]
+    for loss, gradients in lanes.run(tasks, at_once):
+        value += loss
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            if gradient is None:
+                continue
+            if leaf.grad is not None:
+                leaf.grad = leaf.grad + gradient
+            else:  # one number that stands for many (of a plain sum) is written out
+                leaf.grad = gradient if gradient.is_sparse else gradient.contiguous()
+    return value

@@ -14,12 +14,13 @@ from types import FrameType
 import torch
 from torch import Tensor
 
+from whence.attention.dropout import drawing_from
 from whence.batches import Batch, Batches, Place, seeded
 from whence.config import Config
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
-from whence.lanes import Lanes, Loss, backward
+from whence.lanes import Lanes, Loss, backward, worth
 from whence.model import GPT
 from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
 from whence.precision import confirm, products
@@ -75,7 +76,10 @@ def train(
     with (
         stopped_by_signals() as asked_to_stop,
         torch.random.fork_rng(devices=[]),
-        Lanes(1 if compiling else torch.get_num_threads()) as lanes,  # a compiler wants one thread
+        # A compiler wants one thread.
+        Lanes(
+            1 if compiling else torch.get_num_threads(), worth(model.blocks.parameters())
+        ) as lanes,
     ):
         while clock.stage < len(config.stages):
             stage = config.stages[clock.stage]
@@ -124,7 +128,7 @@ def train(
                 rate = rate_factor(stage, spent, share)
                 set_rates(optimizers, rate)
 
-                # Dropout is a function of seed and step, so that a resumed run draws the same.
+                # Dropout is a function of seed, step and part: a resumed run draws the same.
                 seed = seeded(config.seed, "dropout", clock.step).getrandbits(62)
                 torch.manual_seed(seed)  # compiled code draws from torch's own generator
                 model.train()
@@ -277,7 +281,8 @@ def compiled_loss(model: GPT, progress: Progress) -> Loss:
             tried = True
             counted = None if model.memory is None else model.memory.written.clone()
             try:
-                with torch.random.fork_rng(devices=[]):
+                coins = torch.Generator().manual_seed(0)  # not those of the step that follows
+                with torch.random.fork_rng(devices=[]), drawing_from(coins):
                     model.loss(inputs, targets, reading).backward()  # type: ignore[no-untyped-call]
             except Exception as error:  # no compiler, or any of the ways it can fail
                 for block in model.layers():

@@ -26,7 +26,7 @@ from whence.attention.checks import State, refuse_below
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
 from whence.attention.softmax import masked_softmax
-from whence.attention.walk import FLOOR
+from whence.attention.walk import FLOOR, LOG2E
 from whence.attention.whole import hide, whole_attention
 
 KINDS = ("positive", "hyperbolic", "trig", "relu")
@@ -171,10 +171,12 @@ class Performer(Attention):
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
     ) -> Tensor | None:
         """Of short texts in training: there a scan in float32 takes as long as all else does."""
-        short = queries.shape[2] == keys.shape[2] <= SHORT and torch.is_grad_enabled()
+        # Half precision of the other kind has no room for what features are.
+        if torch.compiler.is_compiling() or values.dtype != torch.bfloat16:
+            return None
         exponential = self.kind in ("positive", "hyperbolic")
-        plain = padding is None and not torch.compiler.is_compiling()
-        if not (self.causal and exponential and short and plain):
+        short = queries.shape[2] == keys.shape[2] <= SHORT and torch.is_grad_enabled()
+        if not (self.causal and exponential and short and padding is None):
             return None
         turn, square, _ = self.turn_and_offset(keys, None)
         return written_out(queries, keys, self.drop_sources(values), turn, square)
@@ -252,19 +254,23 @@ def written_out(
     """The causal mixture by plain products over all pairs, in the precision of the values.
 
     Features are divided by the largest of their position. A query's divisor cancels; a key's goes
-    to its channels with whatever else depends on the key alone, and only that is made in float32.
-    None where a row sum may have been lost to it, or is no number.
+    to its channels with whatever else depends on the key alone. That is relative to the largest of
+    the head, by a power of two, so that a later key does not change how an earlier one is rounded.
+    None where a row sum may have been lost to it, or anything is no number.
     """
     turned = turn.mT.to(values.dtype)
     query_log, key_log = queries @ turned, keys @ turned
     query_top, key_top = (x.detach().amax(-1, keepdim=True) for x in (query_log, key_log))
     keys, key_size = lifted(keys, key_top)
-    scale_log = key_size - keys.square().sum(-1, keepdim=True) * (square / 2)
-    scale = (scale_log - scale_log.detach().amax(-2, keepdim=True)).exp().to(values.dtype)
+    scale_log = (key_size - keys.square().sum(-1, keepdim=True) * (square / 2)) * LOG2E
+    whole = scale_log.detach().floor()
+    rounded = (scale_log - whole).exp2().to(values.dtype)
+    scale = rounded * (whole - whole.amax(-2, keepdim=True)).exp2().to(values.dtype)
     kernel = ((query_log - query_top).exp() @ (key_log - key_top).exp().mT).tril()
     mixed = kernel @ torch.cat([values * scale, scale], -1)
-    total = mixed[..., -1:]
-    if not float(total.detach().amin()) >= SMALLEST:
+    total, last = mixed[..., -1:], mixed.detach()[:, :, -1]
+    # The last position has multiplied every value by some weight: see `Softmax.forward`.
+    if not (float(total.detach().amin()) >= SMALLEST and math.isfinite(float(last.sum()))):
         return None
     return mixed[..., :-1] / total
 

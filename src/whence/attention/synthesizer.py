@@ -259,10 +259,11 @@ class Synthesizer(Attention):
 
     def is_short(self, x: Tensor, values: Tensor, padding: Tensor | None) -> bool:
         """Whether weights are best written out, as `Softmax.is_short` says: for a gradient."""
+        if torch.compiler.is_compiling():  # which cannot look for a NaN afterwards
+            return False
         learned = self.form in LEARNED and self.causal and padding is None
         short = x.shape[1] == values.shape[2] <= SHORT.get(values.dtype, 0)
-        eager = not torch.compiler.is_compiling()  # which cannot look for a NaN afterwards
-        return learned and short and torch.is_grad_enabled() and eager
+        return learned and short and torch.is_grad_enabled()
 
     def written_out(self, x: Tensor, values: Tensor) -> Tensor:
         """The forms "dense" and "course" by plain products."""
