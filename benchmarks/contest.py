@@ -42,6 +42,7 @@ class Row:
             env=environment,
         )
         self.slices: list[dict[str, float]] = []
+        self.peak_mib = 0.0  # of its memory, where the system says
         print(f"{name}: starting", file=sys.stderr)
         self.read()
 
@@ -71,6 +72,10 @@ class Row:
 
     def close(self) -> None:
         assert self.process.stdin
+        status = Path(f"/proc/{self.process.pid}/status")
+        for line in status.read_text().splitlines() if status.exists() else []:
+            if line.startswith("VmHWM:"):
+                self.peak_mib = int(line.split()[1]) / 1024
         self.process.stdin.close()
         try:
             self.process.wait(timeout=20)

@@ -3,7 +3,8 @@
 Span corruption, forward + backward + optimiser, data preparation included; useful characters
 (targets that are not padding) a second. `ratio` is Whence over the textbook, both in float32. The
 machine's float32 matrix-product rate is measured in the same turns: Whence's share of it is the
-rest of the story. Where bfloat16 works and pays, it has its own row, and `ratio_bfloat16`.
+rest of the story. Where bfloat16 works and pays, it has its own row, and `ratio_bfloat16`. Memory
+is what each process had at its highest.
 
     python benchmarks/training.py [--json] [--rounds 5]
 """
@@ -74,6 +75,7 @@ def main() -> None:
         "compile": arguments.compile,
         "matrix_product_gflops": round(gemm / 1e9, 1),
         "rows": {name: round(row.median()) for name, row in rows.items()},
+        "peak_memory_mib": {name: round(row.peak_mib) for name, row in rows.items()},
         "slices": {name: [round(rate) for rate in row.rates()] for name, row in rows.items()},
     }
     if "whence" in rows:
@@ -90,7 +92,8 @@ def main() -> None:
         return
     print(f"{text}; {arguments.rounds} rounds in turns, {arguments.threads} threads")
     for name, row in rows.items():
-        print(f"{name:16} {row.median():10,.0f} useful characters/s   {ROWS[name]}")
+        said = f"{row.median():10,.0f} useful characters/s {row.peak_mib:8,.0f} MiB at most"
+        print(f"{name:16} {said}   {ROWS[name]}")
     print(f"{'matrix product':16} {gemm / 1e9:10.1f} GFLOP/s, float32, 2048 x 2048")
     for key in ("ratio", "ratio_bfloat16", "share_of_matrix_product", "useful_share_of_positions"):
         if key in result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import pytest
 import torch
 
 from tiny import TinyCorpus, recipe
-from tiny_runs import train_tiny
+from tiny_runs import quiet, train_tiny
 from whence.attention import MECHANISMS
 from whence.batches import Batch, Batches, Place
 from whence.lanes import Lanes, backward, worth
 from whence.model import GPT
 from whence.precision import try_bfloat16
-from whence.train import build_model
+from whence.progress import Progress
+from whence.run import Run
+from whence.train import build_model, train
 from whence.vocab import Vocab
 
 
@@ -140,3 +143,33 @@ def test_a_small_model_is_not_worth_a_lane() -> None:
         assert seen and all(one.startswith(name) for one in seen)
     wide = torch.nn.Parameter(torch.empty(1000, 1000))
     assert worth([wide]) == 1001 and worth([wide, wide]) == 501
+
+
+def test_a_training_on_lanes_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whence.lanes.WORTH", 1)  # the smallest model is worth a lane
+    train_ = {"threads": 2, "evaluations": 0, "save_seconds": 0.0}
+    config = recipe(train=train_, model__dropout=0.1, model__memory=64)
+    threads = torch.get_num_threads()
+    corpus = TinyCorpus()
+    vocab = Vocab.from_text(corpus.vocabulary_text())
+
+    class Stopping(Progress):
+        def update(self, **news: object) -> None:
+            if news["step"] == 9:
+                raise KeyboardInterrupt
+
+    try:
+        whole, _ = train_tiny(tmp_path / "whole", config)
+        run = Run.create(tmp_path / "stopped", config)
+        with pytest.raises(KeyboardInterrupt):
+            train(run, corpus, vocab, build_model(config, vocab), Stopping("test", io.StringIO()))
+        model = build_model(config, vocab)
+        train(Run.open(run.path), corpus, vocab, model, quiet())
+    finally:
+        torch.set_num_threads(threads)
+    for (name, one), other in zip(
+        whole.state_dict().items(), model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, other), name

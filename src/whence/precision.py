@@ -3,7 +3,7 @@
 float32 everywhere is the default. Products of bfloat16 numbers, summed in float32, are twice as
 fast on processors that have instructions for them, many times slower on those that have not, and
 on some that only claim to have them they end the process. So they are tried first, in a process
-of their own. Weights, sums, norms, losses and all evaluation stay in float32.
+of their own. Weights, what a product sums, norms, losses and all evaluation stay in float32.
 """
 
 from __future__ import annotations

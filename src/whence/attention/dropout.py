@@ -37,8 +37,11 @@ def draw_mask(x: Tensor, probability: float) -> Tensor:
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
     draws.random_(-(2**63), None, generator=_generator.get())
     dropped = min(round(probability * LEVELS), LEVELS - 1)
-    stays = draws.view(torch.int16)[: x.numel()] >= dropped - LEVELS // 2
-    return stays.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
+    # Compared into numbers: truth values that are converted take as long again.
+    stays = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    coins = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    torch.ge(coins, dropped - LEVELS // 2, out=stays)
+    return stays.mul_(LEVELS / (LEVELS - dropped))
 
 
 def drop(x: Tensor, probability: float, training: bool) -> Tensor:
