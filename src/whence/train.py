@@ -33,7 +33,6 @@ LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over
 # In bfloat16 oneDNN writes a program for every shape of a product, and keeps a thousand. Lengths
 # that are multiples of this need fewer.
 LENGTHS = 8
-M_ARENA_MAX = -8  # glibc's number for how many heaps there may be
 TIDY_SECONDS = 10.0  # how often memory that is free goes back to the system
 
 
@@ -70,7 +69,6 @@ def train(
     torch.set_num_threads(usable_threads(config.train.threads))
     clock.precision = confirm(config.train.precision, clock.precision, progress.say)
     dev = corpus.questions("dev") if config.train.evaluations else []
-    share_one_heap()
     compiling = config.train.compile == "auto"
     loss_of = compiled_loss(model, progress) if compiling else model.loss
     score: float | None = None
@@ -227,13 +225,6 @@ def give_back_memory() -> None:
     """Batches of many shapes leave holes in the heap, which glibc keeps: 3.9 GB in half an hour."""
     with suppress(AttributeError, OSError):  # another C library has other habits
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def share_one_heap() -> None:
-    """Glibc gives every thread a heap of its own, so that each lane would keep holes of its own:
-    half a gigabyte more in half an hour."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def log_score(run: Run, clock: Clock, right: int, total: int) -> None:
