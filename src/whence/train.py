@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
 
@@ -20,6 +19,7 @@ from whence.config import Config
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
+from whence.heap import Heap
 from whence.lanes import Lanes, Loss, backward, worth
 from whence.model import GPT
 from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
@@ -33,7 +33,6 @@ LOG_LINES = 1000  # of losses in the log of a stage, at most; evenly spread over
 # In bfloat16 oneDNN writes a program for every shape of a product, and keeps a thousand. Lengths
 # that are multiples of this need fewer.
 LENGTHS = 8
-TIDY_SECONDS = 10.0  # how often memory that is free goes back to the system
 
 
 class Interrupted(Exception):
@@ -72,6 +71,7 @@ def train(
     compiling = config.train.compile == "auto"
     loss_of = compiled_loss(model, progress) if compiling else model.loss
     score: float | None = None
+    heap = Heap()
 
     with (
         stopped_by_signals() as asked_to_stop,
@@ -114,7 +114,6 @@ def train(
                     run.log(clock.step, stage=stage.name, seconds=seconds, picker=batches.picked)
             stream = batches.read(Place(clock.window, clock.batch))
             next_save = time.monotonic() + config.train.save_seconds
-            next_tidying = time.monotonic() + TIDY_SECONDS
             while (share := stage_share(bounds, clock, batches)) < 1:
                 began = time.monotonic()
                 batch, place = next(stream)
@@ -167,9 +166,9 @@ def train(
                 # After the very last step the caller evaluates, with all that belongs to it.
                 if dev and not over and due(config.train.evaluations, clock.evaluated, share):
                     clock.evaluated += 1
-                    give_back_memory()  # the caches of some hundred answers want their own
+                    heap.tidy()  # the caches of some hundred answers want their own
                     right, total = accuracy(model, vocab, dev)
-                    next_tidying = 0.0
+                    heap.tidy()
                     score = 100 * right / total
                     run.log(
                         clock.step,
@@ -198,11 +197,9 @@ def train(
                     speed=clock.characters / max(clock.seconds, 1e-9),
                     score=score,
                 )
+                heap.tidy_if_grown()
                 stop = asked_to_stop()
                 now = time.monotonic()
-                if now >= next_tidying:
-                    give_back_memory()
-                    next_tidying = now + TIDY_SECONDS
                 if stop or now >= next_save:
                     save(run, model, optimizers, clock)
                     next_save = after_save(now, time.monotonic(), config.train.save_seconds)
@@ -219,12 +216,6 @@ def train(
         )
     model.eval()
     return clock
-
-
-def give_back_memory() -> None:
-    """Batches of many shapes leave holes in the heap, which glibc keeps: 3.9 GB in half an hour."""
-    with suppress(AttributeError, OSError):  # another C library has other habits
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def log_score(run: Run, clock: Clock, right: int, total: int) -> None:

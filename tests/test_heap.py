@@ -1,0 +1,63 @@
+"""Free memory goes back to the system when the process has grown, and not otherwise."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from whence import heap
+from whence.heap import GROWTH, ROOM, Heap
+
+
+def test_it_is_given_back_when_the_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = [ROOM], []
+
+    def give_back() -> None:
+        given.append(now[0])
+        now[0] = int(0.9 * now[0])
+
+    monkeypatch.setattr(heap, "resident", lambda: now[0])
+    monkeypatch.setattr(heap, "give_back", give_back)
+    watched = Heap()
+    watched.tidy_if_grown()
+    assert not given  # nobody minds
+    now[0] = ROOM + 1
+    watched.tidy_if_grown()
+    assert given == [ROOM + 1]
+    watched.tidy_if_grown()
+    assert len(given) == 1
+    # What simply needs more is not asked to give back at every step.
+    now[0] = 10 * ROOM
+    watched.tidy_if_grown()
+    now[0] = int(GROWTH * 9 * ROOM) - 1000
+    watched.tidy_if_grown()
+    assert len(given) == 2
+    now[0] = 10 * GROWTH * ROOM
+    watched.tidy_if_grown()
+    assert len(given) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_holes_are_given_back() -> None:
+    """Blocks too small to be given back by themselves, with others between them that stay."""
+    before = heap.resident()
+    assert before > 1 << 20
+    blocks = [bytearray(60_000) for _ in range(2000)]
+    for block in blocks:
+        block[::4096] = b"x" * len(block[::4096])
+    kept = [bytearray(block[:100]) for block in blocks]
+    full = heap.resident()
+    assert full > before + (100 << 20)
+    del blocks, block
+    heap.give_back()
+    assert heap.resident() < full - (80 << 20)
+    assert len(kept) == 2000
+
+
+def test_where_the_system_does_not_say_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whence.heap.Path", lambda name: (_ for _ in ()).throw(OSError(name)))
+    assert heap.resident() == 0
+    watched = Heap()
+    monkeypatch.setattr(heap, "give_back", lambda: pytest.fail("nothing has grown"))
+    watched.tidy_if_grown()
