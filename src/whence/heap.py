@@ -1,19 +1,21 @@
 """Memory that is free goes back to the system while a training runs.
 
 Batches of many shapes leave holes in the heap, which glibc keeps: 3.9 GB after half an hour of a
-training that needs one. Giving them back costs a tenth of a second and the pages' being fetched
-again, so it is done when the process has grown, and not by the clock.
+training that needs one. Giving them back costs some fifty milliseconds and the pages' being
+fetched again, so it is done when the process has grown, and not more often than every few seconds.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 ROOM = 1400 << 20  # bytes up to which nobody minds
 GROWTH = 1.25  # times what was left after the last time, for what simply needs more
+LEAST_SECONDS = 3.0  # from one time to the next
 
 
 def resident() -> int:
@@ -34,12 +36,15 @@ class Heap:
 
     def __init__(self) -> None:
         self.limit = ROOM
+        self.last = -LEAST_SECONDS
 
     def tidy(self) -> None:
         """Give free memory back now."""
         give_back()
         self.limit = max(ROOM, int(GROWTH * resident()))
+        self.last = time.monotonic()
 
     def tidy_if_grown(self) -> None:
-        if resident() > self.limit:
+        """After a step. What has just been given back is mostly fetched again by the next."""
+        if time.monotonic() - self.last >= LEAST_SECONDS and resident() > self.limit:
             self.tidy()

@@ -147,6 +147,7 @@ def train(
                     for optimizer in optimizers:
                         optimizer.step()
 
+                heap.tidy_if_grown()
                 took = time.monotonic() - began + prepared
                 prepared = 0.0
                 clock.step += 1
@@ -197,7 +198,6 @@ def train(
                     speed=clock.characters / max(clock.seconds, 1e-9),
                     score=score,
                 )
-                heap.tidy_if_grown()
                 stop = asked_to_stop()
                 now = time.monotonic()
                 if stop or now >= next_save:

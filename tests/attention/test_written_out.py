@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -80,7 +82,9 @@ def test_a_performer_s_short_way_gives_up_where_a_sum_would_be_lost() -> None:
     assert written_out(q, k, v, turn, square) is not None
 
 
-def test_a_later_key_does_not_change_how_earlier_ones_are_rounded() -> None:
+def test_a_later_key_does_not_change_how_earlier_ones_are_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if try_bfloat16(1).failure:
         pytest.skip("this machine has no bfloat16 products")
     torch.manual_seed(0)
@@ -88,8 +92,16 @@ def test_a_later_key_does_not_change_how_earlier_ones_are_rounded() -> None:
     x = torch.randn(2, 100, 64)
     other = x.clone()
     other[:, 60:] *= 1.5
+    found: list[Tensor | None] = []
+
+    def watched(*given: Any) -> Tensor | None:
+        found.append(written_out(*given))
+        return found[-1]
+
+    monkeypatch.setattr(performer, "written_out", watched)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         assert torch.equal(layer(x)[:, :60], layer(other)[:, :60])
+    assert len(found) == 2 and all(one is not None for one in found)  # it was not the scan
 
 
 @pytest.mark.parametrize("kind", ["positive", "hyperbolic"])
