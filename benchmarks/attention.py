@@ -210,26 +210,52 @@ def growth(bench: Bench, groups: list[str], rounds: int) -> list[dict[str, Any]]
 
 
 def compiled(bench: Bench, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Each layer eager and compiled in turns: ours and torch's; the peers would take an hour."""
-    layers = [x for x in all_layers(arguments.only) if x.startswith(("whence", "torch"))]
-    for name in layers:
+    """The layers of a group, eager and compiled, in turns; a row says how far compiling helps."""
+    for group in arguments.only:
         for length in (length for length in COMPILED if length in arguments.lengths):
             for backward in (False, True):
-                found: dict[bool, list[float]] = {False: [], True: []}
                 request = {"length": length, "backward": backward, "seconds": arguments.slice}
+                ways = [(name, how) for name in layers_of(group) for how in (False, True)]
+                found: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
+                failed: dict[str, str] = {}
                 for _ in range(arguments.rounds):
-                    for how, seconds in found.items():
-                        seconds.append(bench.ask(name, compiled=how, **request)["seconds"])
+                    for name, how in ways:
+                        if how and name in failed:
+                            continue
+                        answer = bench.ask(name, compiled=how, **request)
+                        if "failed" in answer:
+                            failed[name] = answer["failed"]
+                        else:
+                            found[name, how].append(answer["seconds"])
                 bench.forget()
-                ratios = [a / b for a, b in zip(found[False], found[True], strict=True)]
-                yield {
-                    "layer": name,
-                    "length": length,
-                    "backward": backward,
-                    "eager": round(statistics.median(found[False]) * 1e3, 3),
-                    "compiled": round(statistics.median(found[True]) * 1e3, 3),
-                    "times_faster": round(statistics.median(ratios), 3),
-                }
+                yield from (
+                    {
+                        "group": group,
+                        "layer": name,
+                        "length": length,
+                        "backward": backward,
+                        "eager": milliseconds(found[name, False]),
+                        "compiled": milliseconds(found[name, True]),
+                        "failed": failed.get(name),
+                        "times_faster_than": {
+                            peer: ratio(found[name, True], found[peer, True])
+                            for peer in GROUPS[group].get(name, ())
+                        },
+                    }
+                    for name in layers_of(group)
+                )
+        print(f"{group} compiled", file=sys.stderr)
+
+
+def milliseconds(seconds: list[float]) -> float | None:
+    return round(statistics.median(seconds) * 1e3, 3) if seconds else None
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float | None:
+    """How many times faster, over neighbours in time, so that a drift of the machine cancels."""
+    if not (ours and theirs):
+        return None
+    return round(statistics.median(b / a for a, b in zip(ours, theirs, strict=True)), 3)
 
 
 def memory(bench: Bench, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -294,12 +320,8 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ratios = {}
         for peer in GROUPS[group][layer]:
             theirs = found[group, peer, backward]
-            # Of neighbours in time, so that a drift of the machine cancels.
             ratios[peer] = {
-                str(length): round(
-                    statistics.median(b / a for a, b in zip(times[length], other, strict=True)), 3
-                )
-                for length, other in theirs.items()
+                str(length): ratio(times[length], other) for length, other in theirs.items()
             }
         results.append(
             {

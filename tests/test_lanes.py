@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tiny import TinyCorpus, recipe
 from tiny_runs import quiet, train_tiny
 from whence.attention import MECHANISMS
 from whence.batches import Batch, Batches, Place
-from whence.lanes import Lanes, backward, worth
+from whence.lanes import Lanes, Sum, backward, worth
 from whence.model import GPT
 from whence.precision import try_bfloat16
 from whence.progress import Progress
@@ -112,11 +113,25 @@ def test_every_lane_computes_with_one_thread() -> None:
     torch.set_num_threads(3)
     try:
         with Lanes(3) as lanes:
-            assert list(lanes.run([torch.get_num_threads] * 9, 3)) == [1] * 9
-            assert list(lanes.run([torch.get_num_threads] * 2, 1)) == [3] * 2  # not worth a lane
+            for worth, threads in ((3, 1), (1, 3)):
+                seen: list[int] = []
+                lanes.run([lambda: seen.append(torch.get_num_threads())] * 9, worth)  # noqa: B023
+                assert seen == [threads] * 9
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_parts_are_summed_in_their_order_whichever_is_ready_first() -> None:
+    # In float32 the large ones cancel only if they meet first.
+    found = [torch.tensor([number]) for number in (1e8, -1e8, 1.0)]
+    for order in itertools.permutations(range(3)):
+        leaf = torch.nn.Parameter(torch.zeros(1))
+        total = Sum([leaf])
+        for number in order:
+            total.add(number, float(found[number]), (found[number],))
+        assert total.finish() == 1.0
+        assert leaf.grad is not None and leaf.grad.item() == 1.0
 
 
 def test_a_parameter_that_is_not_trained_has_no_gradient() -> None:

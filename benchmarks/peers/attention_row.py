@@ -3,6 +3,7 @@
     {"layer": "torch sdpa", "length": 4096, "backward": true, "seconds": 0.1}  -> {"seconds": ...}
     {..., "memory": true}                                                      -> {"bytes": ...}
     {..., "causality": true}                                                   -> {"moved": ...}
+    {..., "compiled": true}                             -> {"seconds": ...} or {"failed": "why"}
 
 Memory is measured in a process of its own, forked from this one before anything was computed.
 """
@@ -13,6 +14,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 import time
 import warnings
@@ -45,6 +47,7 @@ PACKAGES = {
 kept: dict[str, Callable[[], None]] = {}
 lasted: dict[str, float] = {}
 LONG = 0.4  # seconds
+PATIENCE = 150  # seconds for the compiler, which unrolls a loop over hundreds of chunks
 
 
 def prepare(layer: str, length: int, backward: bool, compiled: bool) -> Callable[[], None]:
@@ -71,7 +74,26 @@ def prepare(layer: str, length: int, backward: bool, compiled: bool) -> Callable
     return once
 
 
-def seconds(request: dict[str, Any]) -> dict[str, float]:
+def fails(first: Callable[[], None]) -> str:
+    """Why the call that compiles does not come to an end, or nothing."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(PATIENCE)
+    try:
+        first()
+    except TimeoutError:
+        return f"more than {PATIENCE} s"
+    except Exception as error:  # whatever a compiler says of code that is not ours
+        return type(error).__name__
+    finally:
+        signal.alarm(0)
+    return ""
+
+
+def seconds(request: dict[str, Any]) -> dict[str, Any]:
     """The mean of as many calls as fit in the slice of time, at least one.
 
     Between two slices the other process had the caches, and the threads slept: a call before the
@@ -82,6 +104,8 @@ def seconds(request: dict[str, Any]) -> dict[str, float]:
     key = f"{layer} {length} {backward} {compiled}"
     if key not in kept:
         kept[key] = prepare(layer, length, backward, compiled)
+        if compiled and (why := fails(kept[key])):
+            return {"failed": why}
         kept[key]()
     start = time.perf_counter()
     if lasted.get(key, 0.0) < LONG:
@@ -147,6 +171,7 @@ def main() -> None:
         request = json.loads(line)
         if request.get("forget"):
             kept.clear()
+            torch.compiler.reset()  # else it gives up after eight versions of one function
             say({"forgotten": True})
         elif request.get("memory"):
             say(peak(request))

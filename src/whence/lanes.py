@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Barrier
+from threading import Barrier, Lock
 from types import TracebackType
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ WORTH = 10**9
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Parts = tuple[Tensor | None, ...]
-Result = TypeVar("Result")
 
 
 class Lanes:
@@ -63,17 +61,18 @@ class Lanes:
             raise
         torch.set_num_threads(threads)
 
-    def run(self, tasks: Sequence[Callable[[], Result]], at_once: int) -> Iterator[Result]:
-        """The results in the order of the tasks, whichever was ready first.
+    def run(self, tasks: Sequence[Callable[[], None]], at_once: int) -> None:
+        """All of the tasks, begun in their order.
 
         `at_once`: how many of them are worth a lane. One alone has all of the caller's threads.
         """
         if self.pool is None or at_once < 2:
-            yield from (task() for task in tasks)
+            for task in tasks:
+                task()
             return
         waiting = deque(self.pool.submit(task) for task in tasks)
         while waiting:
-            yield waiting.popleft().result()
+            waiting.popleft().result()
 
     def __enter__(self) -> Lanes:
         return self
@@ -113,11 +112,14 @@ def backward(
     leaves = [parameter for parameter in parameters if parameter.requires_grad]
     targets = (batch.targets != PAD).sum()
 
-    def part(number: int, inputs: Tensor, wanted: Tensor, reading: Tensor) -> tuple[float, Parts]:
+    sum_ = Sum(leaves)
+
+    def part(number: int, inputs: Tensor, wanted: Tensor, reading: Tensor) -> None:
         with products(precision), drawing_from(torch.Generator().manual_seed(seed + number)):
             mean = loss_of(inputs, wanted, reading)
         loss = mean * ((wanted != PAD).sum() / targets)
-        return loss.item(), torch.autograd.grad(loss, leaves, allow_unused=True)
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        sum_.add(number, loss.item(), gradients)
 
     positions = batch.inputs.numel()
     at_once = min(lanes.count, batch.examples, max(1, positions // lanes.least))
@@ -128,15 +130,43 @@ def backward(
     )
     for leaf in leaves:
         leaf.grad = None
-    value = 0.0
-    tasks = [partial(part, number, *each) for number, each in enumerate(rows)]
-    for loss, gradients in lanes.run(tasks, at_once):
-        value += loss
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            if gradient is None:
-                continue
-            if leaf.grad is not None:
-                leaf.grad = leaf.grad + gradient
-            else:  # one number that stands for many (of a plain sum) is written out
-                leaf.grad = gradient if gradient.is_sparse else gradient.contiguous()
-    return value
+    lanes.run([partial(part, number, *each) for number, each in enumerate(rows)], at_once)
+    return sum_.finish()
+
+
+class Sum:
+    """Loss and gradients of the parts, summed in the parts' order, whichever is ready first.
+
+    By the lane that has the next one, with its one thread, while the others go on. The caller's
+    threads would have to share the cores with the lanes, and wait for each other at every matrix.
+    """
+
+    def __init__(self, leaves: Sequence[torch.nn.Parameter]) -> None:
+        self.leaves, self.loss = leaves, 0.0
+        self.total: list[Tensor | None] = [None] * len(leaves)
+        self.early: dict[int, tuple[float, Parts]] = {}
+        self.following, self.lock = 0, Lock()
+
+    def add(self, number: int, loss: float, gradients: Parts) -> None:
+        with self.lock:
+            self.early[number] = loss, gradients
+            while self.following in self.early:
+                loss, gradients = self.early.pop(self.following)
+                self.following += 1
+                self.loss += loss
+                self.total = [plus(a, b) for a, b in zip(self.total, gradients, strict=True)]
+
+    def finish(self) -> float:
+        """Set the gradients; returns the loss."""
+        for leaf, gradient in zip(self.leaves, self.total, strict=True):
+            leaf.grad = gradient
+        return self.loss
+
+
+def plus(total: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+    if gradient is None:
+        return total
+    if total is not None:
+        return total + gradient
+    # One number that stands for many (of a plain sum) is written out.
+    return gradient if gradient.is_sparse else gradient.contiguous()

@@ -76,6 +76,7 @@ class _Padded:
     ) -> Example:
         if isinstance(item, str):
             item = Document(item)
+        refuse_special(item.text)  # before training `check_mixture` looks, once for all draws
         inputs, targets = self.draw(item, vocab, generator)
         # The course pads first and shifts then, so its inputs hold the last character too. It is
         # followed by padding only and teaches nothing: `draw`, for training, leaves it out.
@@ -94,7 +95,6 @@ class SpanCorruption(_Padded):
 
     def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
         text = item.text
-        refuse_special(text)
         # Two masks have to fit as well, which matters for the shortest block only.
         drawn = integer(generator, 4, min(int(self.block * 7 / 8), self.block - 2))
         ids = vocab.encode(text[:drawn])
@@ -114,7 +114,6 @@ class NextCharacter(_Padded):
 
     def draw(self, item: Document | Question, vocab: Vocab, generator: Generator) -> Draw:
         text = item.text
-        refuse_special(text)
         start = integer(generator, 0, max(0, len(text) - self.block + 1))
         # An empty document has one target as well: that nothing follows.
         ids = [MASK, *(vocab.encode(text[start : start + self.block - 1]) or [MASK])]
