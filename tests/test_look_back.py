@@ -52,16 +52,17 @@ def text(length: int = 100) -> torch.Tensor:
 @pytest.mark.parametrize("model", MODELS)
 def test_half_of_the_heads_look_back(model: str) -> None:
     gpt = near(**MODELS[model])
+    looking = 4 if model.startswith("synthesizer") else 2  # it has nothing else to look by
     with torch.no_grad():
         x = gpt.embed(text())
         for block in gpt.layers():  # blocks start as the identity, so all of them see the text
             pattern = block.attention.pattern(block.norm1(x))
-            for head in range(2):
+            for head in range(looking):
                 places = torch.arange(10, 100)
                 seen = pattern[:, head, places, places - head - 1]
                 assert (pattern[:, head, 10:].argmax(-1) == places - head - 1).all()
                 assert seen.min() > 0.4, (head, seen.min())
-            for head in range(2, 4):  # the others look at nothing in particular
+            for head in range(looking, 4):  # the others look at nothing in particular
                 assert pattern[:, head].amax(-1)[:, 50:].median() < 0.4
 
 

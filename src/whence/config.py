@@ -47,8 +47,8 @@ class ModelConfig:
     dropout: float = 0.1  # of embeddings, attention and both outputs of a block
     bias: bool = True  # whether the linear maps inside the blocks have one
     qk_norm: bool = False  # normalise queries and keys before they meet
-    # normal: N(0, 0.02); zero: every block starts as the identity; near: and half of its heads look
-    # back 1, 2, ... characters
+    # normal: N(0, 0.02); zero: every block starts as the identity; near: and half of its heads (of
+    # a synthesizer all) look back 1, 2, ... characters
     start: Literal["normal", "zero", "near"] = "normal"
     # of the course's perceiver: its first block goes down to this many latents, the last one up
     # again; 0: none

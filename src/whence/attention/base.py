@@ -142,7 +142,8 @@ class Attention(Checked):
         return {}
 
     def look_back(self, nearest: int = 1) -> None:
-        """Start with half of the heads looking back: `nearest` positions, one more, and so on.
+        """Start with half of the heads looking back: `nearest` positions, one more, and so on; with
+        all of them where none can find anything by what the text says.
 
         `look_back.py` says how a head knows where it is, and has what a mechanism needs for it.
         """

@@ -57,11 +57,16 @@ def refuse_alike(attention: Attention, pairs: int) -> None:
         )
 
 
-def backwards(attention: Attention, nearest: int) -> list[tuple[slice, int]]:
-    """The rows of each head that is to look back, and how far: half of the heads."""
-    d, heads = attention.head_width, max(1, attention.heads // 2)
+def backwards(attention: Attention, nearest: int, heads: int) -> list[tuple[slice, int]]:
+    """The rows of each of the first heads, which are to look back, and how far."""
+    d = attention.head_width
     found = [(slice(head * d, head * d + d), nearest + head) for head in range(heads)]
     return [(rows, back) for rows, back in found if back < attention.context]
+
+
+def half(attention: Attention) -> int:
+    """So many heads look back; the others are free to find what the text says."""
+    return max(1, attention.heads // 2)
 
 
 def aim_back(attention: Attention, nearest: int, gain: float = 1.0) -> None:
@@ -78,7 +83,7 @@ def aim_by_waves(attention: Attention, nearest: int, gain: float) -> None:
     refuse_alike(attention, d // 2)
     strength = gain * max(1.0, SCORE / d**0.5) ** 0.5
     queries, keys = attention.qkv.weight[:D], attention.qkv.weight[D : 2 * D]
-    for rows, back in backwards(attention, nearest):
+    for rows, back in backwards(attention, nearest, half(attention)):
         queries[rows], keys[rows] = 0.0, 0.0
         queries[rows, :d], keys[rows, :d] = strength * torch.eye(d), strength * turn(d, back)
 
@@ -94,7 +99,7 @@ def aim_by_rotation(attention: Attention, rotation: Rotation, nearest: int) -> N
         raise ValueError(f"with rope heads must be {NARROWEST} wide, not {attention.head_width}")
     queries, keys = attention.qkv.weight[:D], attention.qkv.weight[D : 2 * D]
     size = torch.where(rotation.theta >= FAST, PULL**0.5, 0.0)[:, None]
-    for rows, back in backwards(attention, nearest):
+    for rows, back in backwards(attention, nearest, half(attention)):
         queries[rows] *= KEPT
         keys[rows] *= KEPT
         bias[:D][rows] = (size * rotation.turns[0]).flatten()

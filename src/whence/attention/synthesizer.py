@@ -152,6 +152,7 @@ class Synthesizer(Attention):
     def look_back(self, nearest: int = 1) -> None:
         """relu(z) - relu(-z) = z: half of the hidden units hold the waves of the position looked
         at, the others their opposites, and the logits of source j compare them with its waves.
+        All heads do: none of them could find anything by what the text says.
         """
         d = self.head_width
         if self.form not in LEARNED:
@@ -164,7 +165,7 @@ class Synthesizer(Attention):
         compare[: 2 * len(channels)] = torch.cat([sources, -sources]) / 2
         if self.form == "course":
             self.w2.copy_(compare)
-        for rows, back in backwards(self, nearest):
+        for rows, back in backwards(self, nearest, self.heads):
             there = turn(d, -back)[channels]
             units = self.w1.weight[rows][: 2 * len(channels)]  # any others stay as they are
             units.zero_()
