@@ -20,7 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention.checks import Checked, State, refuse_below, refuse_unless_flag
+from whence.attention.checks import (
+    Checked,
+    State,
+    refuse_below,
+    refuse_unless_flag,
+    refuse_unless_share,
+    refuse_unless_whole,
+)
 from whence.attention.dropout import drop
 from whence.attention.rotation import Rotation
 
@@ -97,8 +104,8 @@ class Attention(Checked):
         refuse_unless_flag(causal=causal, bias=bias, rope=rope, qk_norm=qk_norm)
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of {heads} heads")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        refuse_unless_share(dropout=dropout)
+        refuse_unless_whole(seed=seed)
         self.width, self.heads, self.context, self.causal = width, heads, context, causal
         self.head_width = width // heads
         self.dropout, self.qk_norm, self.seed = dropout, qk_norm, seed

@@ -29,7 +29,8 @@ class BigBird(Softmax):
     """block: positions per block. window, random, leading: blocks that a block of queries sees.
 
     The window counts the block itself; causal, it reaches `window - 1` blocks to the left, else as
-    far to both sides (one more to the left if `window` is even). leading: the global blocks.
+    far to both sides (one more to the left if `window` is even). leading: the global blocks; with
+    none of them, queries beyond the end of a shorter source see nothing.
     """
 
     mechanism = "bigbird"

@@ -10,11 +10,23 @@ State = dict[str, Tensor]
 
 def refuse_below(least: int, **sizes: object) -> None:
     """Refuse options that are not whole numbers of at least `least`, by their names."""
+    refuse_unless_whole(**sizes)
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise ValueError(f"{name} must be a whole number, not {size!r}")
-        if size < least:
+        if isinstance(size, int) and size < least:
             raise ValueError(f"{name} must be at least {least}, not {size}")
+
+
+def refuse_unless_whole(**numbers: object) -> None:
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"{name} must be a whole number, not {number!r}")
+
+
+def refuse_unless_share(**shares: object) -> None:
+    """Refuse options that are not numbers from 0 to below 1."""
+    for name, share in shares.items():
+        if not (isinstance(share, int | float) and 0.0 <= share < 1.0):
+            raise ValueError(f"{name} must be in [0, 1), not {share!r}")
 
 
 def refuse_unless_flag(**flags: object) -> None:
@@ -75,6 +87,8 @@ class Checked(nn.Module):
     def check_prefill(self, x: Tensor, room: int | None) -> None:
         self.check_decoding(x)
         self.check(x, None, None)
+        if room is not None:
+            refuse_unless_whole(room=room)
         if room is not None and not x.shape[1] <= room <= self.context:
             raise ValueError(
                 f"room must be between the {x.shape[1]} positions given and the context "
@@ -108,6 +122,8 @@ class Checked(nn.Module):
         for tensor in state.values():
             if tensor.shape[0] != x.shape[0]:
                 raise ValueError(f"the state has {tensor.shape[0]} rows and x {x.shape[0]}")
+            if tensor.shape[0] > 1 and tensor.stride(0) == 0:
+                raise ValueError("rows of the state share their memory: repeat it, do not expand")
         room = room or self.context
         if int(positions.max()) + x.shape[1] > room or int(positions.min()) < 0:
             what = "room of the state" if room < self.context else "context"

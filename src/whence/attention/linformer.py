@@ -11,7 +11,8 @@ arXiv:2110.02488): at time t slot i holds
 
 and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan, or one
 walk of `slots.py` that makes both at once where that is possible; of short texts plain products.
-A slot whose column of E has been exactly zero (averaged: -inf) so far is empty and gets no weight.
+A slot whose column of E has been exactly zero (averaged: -inf) so far is empty and gets no weight,
+unless all of them are.
 
 Without a mask E (x W) = (E x) W: the positions are projected first, and W_k and W_v see m rows
 instead of T, which saves half of the layer's large products. Rotary positions, normed keys and a

@@ -99,7 +99,7 @@ class Perceiver(Attention):
         if self.form != "prefix":
             keys, values, trace = self.contain(queries.shape[2], keys, values)
             up, down = self.through(queries, keys, padding, None)
-            return up @ (down @ values) + trace
+            return up @ cleared(down @ values) + trace
         values = self.drop_sources(values)
         keys, values, padding = self.align(queries.shape[2], keys, values, padding)
         wanted = self.ask(keys, padding)
@@ -158,10 +158,10 @@ class Perceiver(Attention):
         down = self.thin(masked_softmax(self.ask(keys, None).mT, sees))
         for _ in range(self.layers):
             pooled = down @ keys
-            inner = masked_softmax(pooled @ pooled.mT * scale, among & alive)
+            inner = masked_softmax(pooled * scale @ pooled.mT, among & alive)
             # The residual connection, as a mean so that rows still sum to one.
-            down = (down + self.thin(inner) @ down) / 2
-        up = masked_softmax(queries @ (down @ keys).mT * scale, shown & alive)
+            down = (down + self.thin(inner) @ cleared(down)) / 2
+        up = masked_softmax(queries * scale @ (down @ keys).mT, shown & alive)
         return self.thin(up), down
 
     def thin(self, weights: Tensor) -> Tensor:
@@ -220,3 +220,9 @@ class Perceiver(Attention):
             after[name] = state[name] * kept + new * what
         scores = queries @ after["keys"].mT * self.head_width**-0.5
         return self.project((scores.softmax(-1) @ after["values"]).to(x.dtype)), after
+
+
+def cleared(x: Tensor) -> Tensor:
+    """Zero for NaN: of latents that overflowed, which earlier ones and positions multiply by zero.
+    Those that see them have NaN for a weight already."""
+    return x.nan_to_num(0.0, math.inf, -math.inf)

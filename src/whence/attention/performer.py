@@ -155,6 +155,8 @@ class Performer(Attention):
             turn, square, offset = self.turn_and_offset(keys, padding)
             out = whole_attention(queries, keys, values, turn, square, offset)
             return out.to(values.dtype)
+        kind = values.dtype
+        queries, keys, values = lifted(queries, keys, values)
         a, b, query_log, key_log = self.phi(queries, keys, padding)
         if query_log is not None and key_log is not None:
             # Any reference gives the same result; this one overflows nowhere.
@@ -165,7 +167,7 @@ class Performer(Attention):
         assert a is not None and b is not None
         total = a @ b.sum(2, keepdim=True).mT
         # Where nothing is real both are zero, and dividing by one leaves a gradient, too.
-        return a @ (b.mT @ values) / total.masked_fill(total == 0, 1.0)
+        return (a @ (b.mT @ values) / total.masked_fill(total == 0, 1.0)).to(kind)
 
     def mix_rounded(
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
@@ -192,12 +194,13 @@ class Performer(Attention):
         return turn, scale**2, hide(padding, keys)
 
     def weights(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
-        T, S = queries.shape[2], keys.shape[2]
+        T, S, precision = queries.shape[2], keys.shape[2], queries.dtype
+        queries, keys = lifted(queries, keys)
         a, b, query_log, key_log = self.phi(queries, keys, padding)
         mask = self.visible(T, S, padding, queries.device)
         if self.kind in ("positive", "hyperbolic"):
             assert query_log is not None and key_log is not None
-            return masked_softmax(log_kernel(query_log, key_log, mask), mask)
+            return masked_softmax(log_kernel(query_log, key_log, mask), mask).to(precision)
         assert a is not None and b is not None
         kernel = a @ b.mT
         if key_log is not None:
@@ -208,7 +211,7 @@ class Performer(Attention):
         elif mask is not None:
             kernel = kernel.masked_fill(~mask, 0.0)
         total = kernel.sum(-1, keepdim=True)
-        return (kernel / total).masked_fill(total == 0, 0.0)
+        return (kernel / total.masked_fill(total == 0, 1.0)).to(precision)
 
     @unrounded
     @torch.no_grad()
@@ -281,8 +284,9 @@ def log_kernel(query_log: Tensor, key_log: Tensor, mask: Tensor | None) -> Tenso
     One reference a row and a column serves moderate logarithms. Where it does not (no feature is
     large for both), every pair gets its own, some rows at a time.
     """
-    rows = query_log.amax(-1, keepdim=True)
-    columns = key_log.amax(-1, keepdim=True).clamp(min=FLOOR)
+    # A padded key has some logarithm, too: that of zero has no gradient. The mask hides it.
+    key_log = key_log.clamp(min=FLOOR)
+    rows, columns = (x.detach().amax(-1, keepdim=True) for x in (query_log, key_log))
     kernel = (query_log - rows).exp() @ (key_log - columns).exp().mT
     lost = kernel < SMALLEST
     if not bool((lost if mask is None else lost & mask).any()):

@@ -4,8 +4,13 @@ Position t turns the i-th adjacent pair of a head's query and key by the angle t
 theta_i = 10000^(-2(i-1)/d), so that a score depends on the distance of the two positions only.
 """
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor, nn
+
+from whence.attention.checks import refuse_below
 
 
 class Rotation(nn.Module):
@@ -16,15 +21,32 @@ class Rotation(nn.Module):
 
     def __init__(self, size: int, context: int, base: float = 10000.0) -> None:
         super().__init__()
+        refuse_below(1, size=size, context=context)
         if size % 2:
             raise ValueError(f"rope turns pairs: a head of width {size} is not even")
-        # In float64: the angle of position 16,000 in float32 would be wrong by 1e-3.
-        theta = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-        angles = torch.arange(context, dtype=torch.float64)[:, None] * theta
+        self.size, self.context, self.base = size, context, base
         # Made from the arguments alone, so no part of a checkpoint.
-        turns = torch.stack((angles.cos(), angles.sin()), -1).to(torch.get_default_dtype())
-        self.register_buffer("turns", turns, persistent=False)
-        self.register_buffer("theta", theta.to(turns.dtype), persistent=False)
+        like = torch.empty(0)
+        for name, table in zip(("theta", "turns"), self.tables(like), strict=True):
+            self.register_buffer(name, table, persistent=False)
+
+    def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """theta and turns on a tensor's device, in its precision but float32 at least."""
+        # In float64: the angle of position 16,000 in float32 would be wrong by 1e-3.
+        steps = torch.arange(0, self.size, 2, dtype=torch.float64, device=like.device)
+        theta = self.base ** (-steps / self.size)
+        places = torch.arange(self.context, dtype=torch.float64, device=like.device)
+        angles = places[:, None] * theta
+        turns = torch.stack((angles.cos(), angles.sin()), -1)
+        kind = torch.promote_types(like.dtype, torch.float32)
+        return theta.to(kind), turns.to(kind)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moved or converted, the tables are made anew: converting them twice would round them, and
+        of a layer made without memory (the device "meta") they would be anything."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.theta, self.turns = self.tables(self.turns)
+        return self
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate x (B, H, T, d); `positions`, (B,) or (B, T), places the tokens of a step."""
@@ -32,6 +54,11 @@ class Rotation(nn.Module):
 
     def turn(self, x: Tensor, positions: Tensor | None) -> Tensor:
         """The same of x (B, T, ..., d): heads inside positions, as they lie in memory."""
+        if x.shape[-1] != self.size or (positions is None and x.shape[1] > self.context):
+            raise ValueError(
+                f"these rotations are for {self.context} positions of width {self.size}, "
+                f"not {x.shape[1]} of width {x.shape[-1]}"
+            )
         between = (1,) * (x.dim() - 3)
         if positions is None:
             turns = self.turns[: x.shape[1]].view(1, x.shape[1], *between, -1, 2)
