@@ -109,6 +109,12 @@ def renamed(state: dict[str, torch.Tensor], rules: dict[str, str]) -> dict[str, 
         ("perceiver", {"cross_attn": "attn", "up_block": "up_proj_block"}),
         ("perceiver", {"down_block.C": "down_block.queries"}),
         ("vanilla", {".attn.mask": ".attn.mask"}),
+        ("vanilla", {"attn.query": "attn.W_Q", "attn.key": "attn.to_k", "attn.proj": "attn.out"}),
+        ("vanilla", {"tok_emb": "net.tok_embed", "pos_emb": "pos_embed", "ln_f": "final_norm"}),
+        ("vanilla", {"mlp.0": "mlp.net.linear1", "mlp.2": "mlp.net.linear2", ".mask": ".tril"}),
+        ("synthesizer", {"attn.w1": "attn.W1", "attn.w2": "attn.W_2", "attn.b2": "attn.B2"}),
+        ("perceiver", {"cross_attn": "cross", "blocks.0.attn.mask": "blocks.0.attn.causal_mask"}),
+        ("rope", {"rope_cache": "rotary_cache"}),
     ],
 )
 def test_other_names_for_the_same_roles(
@@ -134,6 +140,79 @@ def test_without_buffers_and_in_half_precision(
     expected = evaluate(whence, folder, "rope", checkpoint)
     assert evaluate(whence, folder, "rope", folder.path / "bare.params") == expected
     evaluate(whence, folder, "rope", folder.path / "half.params")
+
+
+@pytest.mark.parametrize("containers", [["model", "state_dict"], ["params"], ["net", "model"]])
+def test_weights_inside_other_things(
+    containers: list[str], trained: Trained, folder: Folder, whence: Whence
+) -> None:
+    _, checkpoint = trained("vanilla")
+    content = torch.load(checkpoint, weights_only=True)
+    for name in containers:
+        content = {name: content, "epoch": 3}
+    torch.save(content, folder.path / "inside.params")
+    expected = evaluate(whence, folder, "vanilla", checkpoint)
+    assert evaluate(whence, folder, "vanilla", folder.path / "inside.params") == expected
+
+
+def longer(table: torch.Tensor) -> torch.Tensor:
+    """Rotations of twice as many positions."""
+    angles = torch.atan2(table[1, :, 1], table[1, :, 0]) * torch.arange(2 * len(table))[:, None]
+    return torch.stack((angles.cos(), angles.sin()), -1)
+
+
+BUFFERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "complex": lambda table: torch.view_as_complex(table.contiguous()),
+    "for a batch": lambda table: table[None],
+    "bfloat16": lambda table: table.bfloat16(),
+    "longer": longer,
+}
+
+
+@pytest.mark.parametrize("form", BUFFERS)
+def test_rotations_and_masks_of_other_shapes(
+    form: str, trained: Trained, folder: Folder, whence: Whence
+) -> None:
+    """Tables that are made from the shape, not trained: only what they say matters."""
+    _, checkpoint = trained("rope")
+    state = torch.load(checkpoint, weights_only=True)
+    for name, tensor in state.items():
+        if name.endswith(".mask"):
+            state[name] = tensor[0, 0]
+        if name.endswith(".rope_cache"):
+            state[name] = BUFFERS[form](tensor)
+    torch.save(state, folder.path / "tables.params")
+    from whence.course.checkpoint import model_config, read_checkpoint
+
+    assert model_config(read_checkpoint(folder.path / "tables.params")).context == SHAPE["block"]
+    expected = evaluate(whence, folder, "rope", checkpoint)
+    assert evaluate(whence, folder, "rope", folder.path / "tables.params") == expected
+
+
+def test_the_wiring_that_is_better_example_by_example_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four per cent of the loss, and always: not what the handout's form is forgiven."""
+    from whence.course import perceiver
+
+    generator = torch.Generator().manual_seed(0)
+    level, noise = torch.rand(32, generator=generator) + 1, torch.randn(32, generator=generator)
+    true = perceiver.Form(perceiver.SIDES[3], perceiver.SIDES[5])
+
+    def choose(handout: torch.Tensor) -> perceiver.Form:
+        def losses(
+            model: object, examples: object, forms: list[perceiver.Form]
+        ) -> dict[perceiver.Form, list[torch.Tensor]]:
+            known = {perceiver.HANDOUT: [handout], true: [level]}
+            return {form: known.get(form, [level + 2]) for form in forms}
+
+        monkeypatch.setattr(perceiver, "losses", losses)
+        return perceiver.choose_form(None, [])[0]  # type: ignore[arg-type]
+
+    assert choose(level + 0.06 + 0.01 * noise) == true
+    assert choose(level + 0.06 + 0.5 * noise) == perceiver.HANDOUT  # may as well be chance
+    assert choose(level + 0.005) == perceiver.HANDOUT  # hardly trained: all are alike
+    assert choose(level - 0.1) == perceiver.HANDOUT
 
 
 def test_a_question_longer_than_the_window(trained: Trained, folder: Folder) -> None:

@@ -26,6 +26,7 @@ from whence.model import GPT
 from whence.objective import Objective, QuestionAnswer, SpanCorruption
 
 Say = Callable[[str], None]
+PROBES = 32  # examples of a kind by which a perceiver's wiring is found out
 
 
 def new_model(variant: str, vocabulary: int, bottleneck: int, seed: int) -> GPT:
@@ -86,15 +87,15 @@ def set_form(
 
 
 def probes(context: int, text: CourseText, near: Path | None, say: Say) -> list[Examples]:
-    """A few span corruptions and, where a training file is near, a few training questions."""
+    """Some span corruptions and, where a training file is near, some training questions."""
     generator = random.Random(0)
-    documents = generator.sample(text.documents, min(6, len(text.documents)))
+    documents = generator.sample(text.documents, min(PROBES, len(text.documents)))
     found = [_batch(SpanCorruption(min(context, BLOCK // 2)), documents, text, generator)]
     train = nearby("train", text.path, near)
     if train is not None:
         try:
             questions = text.questions(train, need_answers=True)
-            chosen = generator.sample(questions, min(12, len(questions)))
+            chosen = generator.sample(questions, min(PROBES, len(questions)))
             found.append(_batch(QuestionAnswer(context), chosen, text, generator))
         except WhenceError as error:  # nobody asked for this file: it must not stop anything
             say(f"the checkpoint is looked at without the training questions: {error}")

@@ -11,6 +11,7 @@ Shapes: B batch, T positions, D width, m latents.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,9 @@ HANDOUT = Form(Side(True, False, True), Side(False, True, True))
 SIDES = tuple(Side(*bits) for bits in itertools.product((True, False), repeat=4))
 FORMS = tuple(Form(down, up) for down in SIDES for up in SIDES)
 SHORTLIST = 16
+# By how much a form may be worse than the best, and be as good: standard errors of the difference
+# on the same examples, and a share of the loss, for weights that were hardly trained.
+NOISE, ALIKE = 3.0, 0.01
 
 
 class CoursePerceiver(GPT):
@@ -107,27 +111,31 @@ def cross(block: torch.nn.Module, query: Tensor, source: Tensor, side: Side) -> 
 @torch.inference_mode()
 def losses(
     model: CoursePerceiver, examples: Sequence[Examples], forms: Collection[Form]
-) -> dict[Form, float]:
-    """Each form's loss on the kind of example that it is best at.
-
-    A model that was only pretrained knows spans and one that was only finetuned knows questions;
-    the right form is the one that is good at what the weights were trained on.
-    """
+) -> dict[Form, list[Tensor]]:
+    """Each form's mean loss of every example (B,), one kind of example after the other."""
     training = model.training
     model.eval()
-    result: dict[Form, float] = {}
+    result: dict[Form, list[Tensor]] = {form: [] for form in forms}
     for inputs, targets in examples:
         x = model.embed(inputs)
         for down in SIDES:
             ups = [form.up for form in forms if form.down == down]
             latents = model.gather(x, down) if ups else x
             for up in ups:
-                logits = model.head(model.spread(x, latents, up)).flatten(0, 1)
-                loss = float(F.cross_entropy(logits, targets.flatten(), ignore_index=PAD))
-                form = Form(down, up)
-                result[form] = min(loss, result.get(form, loss))
+                logits = model.head(model.spread(x, latents, up)).mT
+                each = F.cross_entropy(logits, targets, ignore_index=PAD, reduction="none")
+                result[Form(down, up)].append(each.sum(1) / (targets != PAD).sum(1))
     model.train(training)
     return result
+
+
+def level(kinds: Sequence[Tensor]) -> float:
+    """The loss on the kind of example that a form is best at.
+
+    A model that was only pretrained knows spans and one that was only finetuned knows questions;
+    the right form is the one that is good at what the weights were trained on.
+    """
+    return min(float(kind.mean()) for kind in kinds)
 
 
 def choose_form(model: CoursePerceiver, examples: Sequence[Examples]) -> tuple[Form, list[Form]]:
@@ -139,9 +147,17 @@ def choose_form(model: CoursePerceiver, examples: Sequence[Examples]) -> tuple[F
     # First all forms on few examples, then those that are left on all of them.
     few = [(inputs[:3], targets[:3]) for inputs, targets in examples]
     found = losses(model, few, FORMS)
-    ranked = sorted(found, key=lambda form: found[form])
+    ranked = sorted(found, key=lambda form: level(found[form]))
     found = losses(model, examples, {HANDOUT, *ranked[:SHORTLIST]})
-    least = min(found.values())
-    good = [form for form, loss in found.items() if loss <= least + max(0.05, 0.1 * least)]
-    good.sort(key=lambda form: (form != HANDOUT, found[form]))
+    best = min(found, key=lambda form: level(found[form]))
+    least = level(found[best])
+    kind = next(number for number, each in enumerate(found[best]) if float(each.mean()) == least)
+
+    def as_good(form: Form) -> bool:
+        worse = found[form][kind] - found[best][kind]
+        error = float(worse.std()) / math.sqrt(len(worse)) if len(worse) > 1 else math.inf
+        return float(worse.mean()) <= max(NOISE * error, ALIKE * least)
+
+    good = [form for form in found if as_good(form)]
+    good.sort(key=lambda form: (form != HANDOUT, level(found[form])))
     return good[0], good[1:]

@@ -201,7 +201,8 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
             "writing": str(request.writing),
             "files": {
                 "corpus": file_digest(request.corpus),
-                "reading": file_digest(request.reading),
+                # What the training itself overwrites has changed when its last moment is repeated.
+                "reading": None if overwritten(request) else file_digest(request.reading),
                 "finetune": file_digest(request.finetune_corpus),
             },
             "recipe": to_toml(config),
@@ -210,14 +211,11 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
     path, number = request.folder, 1
     while (before := course_record(path)) is not None or is_foreign(path):
         if before is not None and not before["finished"]:
-            if before["command"] != known["command"]:
-                raise WhenceError(
-                    f"{path} holds an unfinished training of other files or options: give "
-                    "another --tb_expt_name, or delete that folder"
-                )
-            if (path / TRAINING).exists():
-                say(f"going on with {path} (delete that folder to start over)")
-            return Run.open(path), known
+            if before["command"] == known["command"]:
+                if (path / TRAINING).exists():
+                    say(f"going on with {path} (delete that folder to start over)")
+                return Run.open(path), known
+            say(f"{path} holds a training of other files or options, not finished: left alone")
         number += 1
         path = request.folder.with_name(f"{request.folder.name}-{number}")
     # A kill may have come between the two files of a new folder.
@@ -225,6 +223,11 @@ def open_run(request: Request, config: Config, say: Say) -> tuple[Run, dict[str,
     run = Run.create(path, config) if fresh else Run.open(path)
     write_json(path / COURSE, known)
     return run, known
+
+
+def overwritten(request: Request) -> bool:
+    """Whether the checkpoint that is read is the one that will be written."""
+    return request.reading is not None and request.reading.resolve() == request.writing.resolve()
 
 
 def is_foreign(path: Path) -> bool:
