@@ -148,6 +148,18 @@ def test_options_that_change_nothing_say_so(
     ]
 
 
+def test_the_beginning_of_an_option_is_enough_if_it_can_be_only_one(
+    folder: Folder, whence: Whence, trained: Trained
+) -> None:
+    command = ["evaluate", "vanilla", str(folder.corpus), "--eval_corpus_path", str(folder.dev)]
+    weights = str(trained("vanilla")[1])
+    whence(*command, "--reading", weights, "--outputs=short")
+    whence(*command, "--reading_params_path", weights, "--outputs_path", "long")
+    assert Path("short").read_text() == Path("long").read_text()
+    assert "No such option '--e'" in whence(*command, "--e", weights, code=2).stderr  # of two
+    assert "No such option" in whence(*command, "--readings", weights, code=2).stderr
+
+
 def test_help_shows_it_all(whence: Whence) -> None:
     everything = whence("--help").stdout
     for word in ("pretrain", "finetune", "evaluate", "dataset", "london", "--bottleneck_dim"):

@@ -59,7 +59,18 @@ class Section(click.Option):
 
 
 class Sectioned(click.Command):
-    """Lists its options under their headings."""
+    """Lists its options under their headings, and takes beginnings of them that can only be one,
+    as the course's program does (argparse)."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        known = {name for parameter in self.get_params(context) for name in parameter.opts}
+        whole = []
+        for word in args:
+            name, equals, value = word.partition("=")
+            meant = [option for option in known if option.startswith(name)]
+            short = name.startswith("--") and len(name) > 2 and name not in known
+            whole.append(meant[0] + equals + value if short and len(meant) == 1 else word)
+        return super().parse_args(context, whole)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
