@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568")
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f")
 WIDTH, HEIGHT = 360, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 44
 
