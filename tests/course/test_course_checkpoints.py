@@ -155,6 +155,16 @@ def test_weights_inside_other_things(
     assert evaluate(whence, folder, "vanilla", folder.path / "inside.params") == expected
 
 
+def test_a_file_that_holds_itself(folder: Folder, whence: Whence) -> None:
+    content: dict[str, object] = {}
+    content["model"] = content
+    torch.save(content, folder.path / "circle.params")
+    command = ("evaluate", "vanilla", folder.corpus, "--eval_corpus_path", folder.dev)
+    weights = ("--reading_params_path", folder.path / "circle.params", "--outputs_path", "out")
+    result = whence(*command, *weights, code=2)
+    assert "holds no state dict: 'model' is not a tensor" in result.stderr
+
+
 def longer(table: torch.Tensor) -> torch.Tensor:
     """Rotations of twice as many positions."""
     angles = torch.atan2(table[1, :, 1], table[1, :, 0]) * torch.arange(2 * len(table))[:, None]

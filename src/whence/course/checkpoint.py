@@ -74,12 +74,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise WhenceError(
             f"{path} is not a torch checkpoint, or it is cut short ({len(content):,} bytes)"
         ) from None
-    while isinstance(loaded, Mapping):
-        inside = (loaded.get(container) for container in CONTAINERS)
-        held = next((value for value in inside if isinstance(value, Mapping)), None)
-        if held is None:
-            break
-        loaded = held
+    for _ in CONTAINERS:  # in any order, but not for ever: a file can hold itself
+        inside = (loaded.get(name) for name in CONTAINERS) if isinstance(loaded, Mapping) else ()
+        loaded = next((value for value in inside if isinstance(value, Mapping)), loaded)
     if not isinstance(loaded, Mapping) or not loaded:
         raise WhenceError(f"{path} holds no state dict: expected names with tensors")
     tensors = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
