@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import slots, walk
-from whence.attention.linformer import written_out
+from whence.attention.short import slot_pairs
 from whence.attention.slots import attend_slots, moderate
 
 B, H, T, D, C, M = 2, 2, 23, 3, 4, 5
@@ -41,7 +41,7 @@ def test_slots_are_their_definition(
     value_log = key_log if same else draw(*lead, T, M, seed=4)
     given = [q, k, v, key_log, *([] if same else [value_log])]
     out, short, expected = (
-        f(q, k, v, key_log, value_log) for f in (attend_slots, written_out, naive)
+        f(q, k, v, key_log, value_log) for f in (attend_slots, slot_pairs, naive)
     )
     up = draw(B, H, T, C, seed=5).detach()
     theirs = torch.autograd.grad(expected, given, up)

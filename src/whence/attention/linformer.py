@@ -32,12 +32,12 @@ from whence.attention.dropout import drop
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
+from whence.attention.short import SHORT, slot_pairs
 from whence.attention.slots import attend_slots, moderate
 from whence.attention.softmax import masked_softmax
 
 FORMS = ("free", "averaged")
 OWN = 8.0  # logarithm of how much more a slot holds of its own position than of an earlier one
-SHORT = 128  # positions, up to which all pairs are written out
 ROUNDS = 3  # how often a slot may change its position: beyond, exponentials are not moderate
 
 
@@ -176,7 +176,7 @@ class Linformer(Attention):
         to_keys, to_values = self.slots(T, padding)
         whole = self.form == "averaged" and not (self.training and self.dropout)
         if whole and moderate(to_keys, to_values, keys, values):
-            attend = written_out if T <= SHORT else attend_slots
+            attend = slot_pairs if T <= SHORT else attend_slots
             out = attend(queries * scale, keys, values, to_keys, to_values)
             return out.to(values.dtype)
         # The first position that enters a slot fills it.
@@ -278,29 +278,6 @@ class Linformer(Attention):
         filled = after["keys_mass"] > -math.inf if averaged else after["keys_filled"]
         chosen = (scores + self.hide_empty(filled)).softmax(-1)
         return self.project((chosen @ after["values"]).to(x.dtype)), after
-
-
-def written_out(
-    queries: Tensor, keys: Tensor, values: Tensor, to_keys: Tensor, to_values: Tensor
-) -> Tensor:
-    """`attend_slots` for short texts: plain products over all pairs, quicker than any walk.
-
-    q_t . K~_i = sum_{j<=t} (q_t . k_j) e^{E_ij} / sum_{j<=t} e^{E_ij}, and the values likewise.
-    """
-    to_keys, to_values = lifted(to_keys, to_values)
-    enter, leave = to_keys.exp(), to_values.exp()
-    # Means, so that rounding the large products (under autocast) changes no more than they do.
-    kind = values.dtype
-    scores = times((queries @ keys.mT).tril(), enter.to(kind)) / enter.cumsum(2)
-    chosen = scores.softmax(-1) / leave.cumsum(2)
-    return times(chosen.to(kind), leave.to(kind).mT).tril() @ values
-
-
-def times(x: Tensor, shared: Tensor) -> Tensor:
-    """(B,H,T,n) @ (1 or B, 1 or H, n, k), as one product where all heads share the second."""
-    if shared.shape[:2] != (1, 1):
-        return x @ shared
-    return (x.flatten(0, 2) @ shared[0, 0]).view(*x.shape[:3], -1)
 
 
 def pool(projection: Tensor, x: Tensor) -> Tensor:

@@ -25,14 +25,13 @@ from whence.attention.base import Attention, lifted, unrounded
 from whence.attention.checks import State, refuse_below
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
+from whence.attention.short import SHORT, SMALLEST, feature_pairs
 from whence.attention.softmax import masked_softmax
-from whence.attention.walk import FLOOR, LOG2E
+from whence.attention.walk import FLOOR
 from whence.attention.whole import hide, whole_attention
 
 KINDS = ("positive", "hyperbolic", "trig", "relu")
 DRAWS = ("orthogonal", "iid")
-SMALLEST = 1e-20  # a kernel below this may have lost digits to underflow
-SHORT = 128  # positions, up to which half precision writes all pairs out
 HELD = 1 << 24  # numbers that exist at a time while a picture is made pair by pair
 ROUNDED = 0.1  # more than conversions to half precision change, less than another draw
 SHARP = 2.0  # gain of a head that looks back: more of it, and some features drown the others
@@ -181,7 +180,7 @@ class Performer(Attention):
         if not (self.causal and exponential and short and padding is None):
             return None
         turn, square, _ = self.turn_and_offset(keys, None)
-        return written_out(queries, keys, self.drop_sources(values), turn, square)
+        return feature_pairs(queries, keys, self.drop_sources(values), turn, square)
 
     def turn_and_offset(
         self, keys: Tensor, padding: Tensor | None
@@ -249,33 +248,6 @@ class Performer(Attention):
         mixed = a @ total
         y = self.project((mixed[..., :-1] / mixed[..., -1:]).to(x.dtype))
         return y, {"sum": total, "top": top[:, :, 0]}
-
-
-def written_out(
-    queries: Tensor, keys: Tensor, values: Tensor, turn: Tensor, square: float
-) -> Tensor | None:
-    """The causal mixture by plain products over all pairs, in the precision of the values.
-
-    Features are divided by the largest of their position. A query's divisor cancels; a key's goes
-    to its channels with whatever else depends on the key alone. That is relative to the largest of
-    the head, by a power of two, so that a later key does not change how an earlier one is rounded.
-    None where a row sum may have been lost to it, or anything is no number.
-    """
-    turned = turn.mT.to(values.dtype)
-    query_log, key_log = queries @ turned, keys @ turned
-    query_top, key_top = (x.detach().amax(-1, keepdim=True) for x in (query_log, key_log))
-    keys, key_size = lifted(keys, key_top)
-    scale_log = (key_size - keys.square().sum(-1, keepdim=True) * (square / 2)) * LOG2E
-    whole = scale_log.detach().floor()
-    rounded = (scale_log - whole).exp2().to(values.dtype)
-    scale = rounded * (whole - whole.amax(-2, keepdim=True)).exp2().to(values.dtype)
-    kernel = ((query_log - query_top).exp() @ (key_log - key_top).exp().mT).tril()
-    mixed = kernel @ torch.cat([values * scale, scale], -1)
-    total, last = mixed[..., -1:], mixed.detach()[:, :, -1]
-    # The last position has multiplied every value by some weight: see `Softmax.forward`.
-    if not (float(total.detach().amin()) >= SMALLEST and math.isfinite(float(last.sum()))):
-        return None
-    return mixed[..., :-1] / total
 
 
 def log_kernel(query_log: Tensor, key_log: Tensor, mask: Tensor | None) -> Tensor:

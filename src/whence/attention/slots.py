@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from whence.attention.gradients import final
 from whence.attention.pieces import Piece, chunks, pieces, sum_up
 from whence.attention.walk import CALM, by_position
 
@@ -262,24 +263,10 @@ class _Slots(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found: tuple[Tensor | None, ...] = _Gradient.apply(gradient, ctx.kept, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return found
-
-
-class _Gradient(torch.autograd.Function):
-    """The gradient, which has none itself: written in place, it would be wrong, not missing.
-
-    A function of its own, so that a second derivative always comes by here. (torch's
-    `once_differentiable` is passed over where the input is reached on another way as well.)
-    """
+        return final(_Slots.gradients, gradient, ctx.kept, *ctx.saved_tensors)
 
     @staticmethod
-    def forward(
-        ctx: Any, gradient: Tensor, kept: dict[tuple[int, int], States], *given: Tensor | None
+    def gradients(
+        gradient: Tensor, kept: dict[tuple[int, int], States], *given: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        with torch.autocast(gradient.device.type, enabled=False):
-            return Scan(*given).backward(gradient, kept)  # type: ignore[arg-type]
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        raise RuntimeError("attention to running slots has no second derivative")
+        return Scan(*given).backward(gradient, kept)  # type: ignore[arg-type]

@@ -1,0 +1,30 @@
+"""Gradients that are written by hand and have none themselves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def final(compute: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...]:
+    """`compute(*given)`, of which a derivative is refused: written in place, it would be wrong.
+
+    To be called in the `backward` of a torch function. It is a function itself, so that a second
+    derivative always comes by here. (torch's `once_differentiable` is passed over where the input
+    is reached on another way as well.)
+    """
+    found: tuple[Any, ...] = _Final.apply(compute, *given)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Final(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...]:
+        like = next(x for x in given if isinstance(x, Tensor))
+        with torch.autocast(like.device.type, enabled=False):
+            return compute(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise RuntimeError("this attention has no second derivative")
