@@ -54,7 +54,7 @@ def test_a_synthesizer_s_short_way_keeps_a_nan_where_it_is(form: str, bad: float
 
 
 @pytest.mark.parametrize("kind", ["positive", "hyperbolic"])
-@pytest.mark.parametrize("size", [0.3, 1.0, 3.0])  # the last needs divisors
+@pytest.mark.parametrize("size", [0.3, 1.0, 3.5])  # the last needs divisors
 def test_a_performer_s_short_way_is_its_scan(kind: str, size: float) -> None:
     torch.manual_seed(0)
     layer = Performer(32, 2, 40, kind=kind, features=24).double()

@@ -15,7 +15,9 @@ from whence.attention.gradients import final
 from whence.attention.walk import LOG2E
 
 SHORT = 128  # positions; the longest text that is written out
-ROOM = 30.0  # logarithm of a feature that needs no divisor: the square of it times 1e10 is a number
+# Logarithm of a feature that gets no divisor. It is a bound by lengths; features come to half,
+# and their product to a number. Should it ever not, that is seen, and another way taken.
+ROOM = 50.0
 SMALLEST = 1e-20  # a row sum below this may have lost digits to underflow
 
 
@@ -49,20 +51,17 @@ class _Features(torch.autograd.Function):
         turned, key_length = turn.to(kind).mT, length(keys)
         by_query, _ = features(queries, turned, length(queries) * far)
         by_key, divisor = features(keys, turned, key_length * far)
-        # What depends on a key alone goes to its channels, of which there are fewer. It is relative
-        # to the largest of the head, by a power of two: a later key does not change how an earlier
-        # one is rounded.
+        # What depends on a key alone is relative to the largest of the head, by a power of two: a
+        # later key does not change how an earlier one is rounded.
         log = (divisor - key_length.square() * (square / 2)) * LOG2E
         whole = log.floor()
         scale = (log - whole).exp2_().to(kind)
         scale *= (whole - whole.amax(-2, keepdim=True)).exp2_().to(kind)
-        channels = torch.cat([values * scale, scale], -1)
-        kernel = torch.matmul(by_query, by_key.mT).tril_()
-        mixed = kernel @ channels
-        total = mixed[..., -1:]
-        out = mixed[..., :-1] / total
+        kernel = (by_query @ by_key.mul_(scale).mT).tril_()
+        total = kernel.sum(-1, keepdim=True)
+        out = (kernel @ values).div_(total)
         ctx.square = square
-        ctx.save_for_backward(keys, turned, by_query, by_key, kernel, channels, out, total)
+        ctx.save_for_backward(keys, values, turned, by_query, by_key, kernel, out, total)
         ctx.mark_non_differentiable(total)
         return out, total
 
@@ -76,25 +75,24 @@ class _Features(torch.autograd.Function):
         gradient: Tensor,
         square: float,
         keys: Tensor,
+        values: Tensor,
         turned: Tensor,
         by_query: Tensor,
         by_key: Tensor,
         kernel: Tensor,
-        channels: Tensor,
         out: Tensor,
         total: Tensor,
     ) -> tuple[Tensor, ...]:
         """Of queries, keys and values."""
-        to_mixed = torch.cat([gradient, -(gradient * out).sum(-1, keepdim=True)], -1).div_(total)
-        to_kernel = (to_mixed @ channels.mT).tril_()
-        to_channels = kernel.mT @ to_mixed
-        to_query = (to_kernel @ by_key).mul_(by_query)
+        to_mixed = gradient / total
+        to_total = (to_mixed * out).sum(-1, keepdim=True)
+        to_kernel = (to_mixed @ values.mT).sub_(to_total).tril_()
+        of_queries = through((to_kernel @ by_key).mul_(by_query), turned.mT)
         to_key = (to_kernel.mT @ by_query).mul_(by_key)
         # A divisor is a constant: it cancels.
-        to_log = (to_channels * channels).sum(-1, keepdim=True)
-        of_keys = through(to_key, turned.mT).addcmul_(keys, to_log, value=-square)
-        of_values = to_channels[..., :-1] * channels[..., -1:]
-        return through(to_query, turned.mT), of_keys, of_values
+        of_keys = through(to_key, turned.mT)
+        of_keys.addcmul_(keys, to_key.sum(-1, keepdim=True), value=-square)
+        return of_queries, of_keys, kernel.mT @ to_mixed
 
 
 def features(x: Tensor, turned: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
