@@ -81,6 +81,11 @@ def test_a_performer_s_short_way_gives_up_where_a_sum_would_be_lost() -> None:
     assert feature_pairs(q, k, v, turn, square) is None  # it would reach the positions before it
     v[0, 0, 3, 0] = 0.0
     assert feature_pairs(q, k, v, turn, square) is not None
+    # Along one direction, as no two vectors are by chance: the bound is reached by both.
+    q[0, 1, 5] = k[0, 1, 2] = turn[3] * (0.99 * short_way.ROOM / float(turn[3].square().sum()))
+    heavy = turn.clone()
+    heavy[:3], heavy[4:] = heavy[:3] / 9, heavy[4:] / 9
+    assert feature_pairs(q, k, v, heavy, 0.0) is None  # its weights would be infinite
 
 
 @pytest.mark.parametrize("size", [1.5, 9.0])  # the second needs divisors from there on

@@ -15,10 +15,10 @@ from whence.attention.gradients import final
 from whence.attention.walk import LOG2E
 
 SHORT = 128  # positions; the longest text that is written out
-# Logarithm of a feature that gets no divisor. It is a bound by lengths; features come to half,
-# and their product to a number. Should it ever not, that is seen, and another way taken.
+# Logarithm of a feature that gets no divisor. It is a bound by lengths, and features come to half
+# of it; where the product of two is too large all the same, LARGEST sees it.
 ROOM = 50.0
-SMALLEST = 1e-20  # a row sum below this may have lost digits to underflow
+SMALLEST, LARGEST = 1e-20, 1e30  # row sums outside may have lost digits, or weights of values
 
 
 def feature_pairs(
@@ -28,7 +28,7 @@ def feature_pairs(
 
         phi(q_t) . phi(k_j) s_j            phi(x) = exp(W x), s_j = exp(-square |k_j|^2 / 2)
 
-    in the precision of the values. None where a row sum may have been lost to underflow, or
+    in the precision of the values. None where a row sum is too small or too large for that, or
     anything is no number: it would reach the positions before it.
     """
     queries, keys = queries.to(values.dtype), keys.to(values.dtype)
@@ -36,7 +36,8 @@ def feature_pairs(
         found, total = _Features.apply(queries, keys, values, turn, square)  # type: ignore[no-untyped-call]
     # The last position has multiplied every value by some weight: see `Softmax.forward`.
     last = found.detach()[:, :, -1].sum(dtype=torch.float32)
-    if not (float(total.amin()) >= SMALLEST and bool(last.isfinite())):
+    least, most = (float(x) for x in total.aminmax())
+    if not (least >= SMALLEST and most <= LARGEST and bool(last.isfinite())):
         return None
     out: Tensor = found
     return out
