@@ -24,6 +24,7 @@ from whence.vocab import MASK, Vocab
 
 LONGEST_ANSWER = 32  # characters, as in the course
 TOGETHER = 256  # questions decoded side by side: bounds the caches; more were not faster
+MOSTLY = 0.85  # of the rows are not finished: the others are not left out yet
 
 
 @dataclass(frozen=True)
@@ -87,22 +88,25 @@ def _decode(
     ids: list[list[int]] = [[] for _ in prompts]
     scores = torch.zeros(len(prompts), dtype=torch.float64)
     closed = [False] * len(prompts)
+    open_rows = torch.ones(len(prompts), dtype=torch.bool)
     for left in reversed(range(longest)):
         chances = logits.double().log_softmax(-1)
         best, tokens = chances.max(-1)
-        scores[rows] += best
-        done = tokens == MASK
-        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+        scores[rows[open_rows]] += best[open_rows]
+        for row, token in zip(rows[open_rows].tolist(), tokens[open_rows].tolist(), strict=True):
             if token == MASK:
                 closed[row] = True
             else:
                 ids[row].append(token)
-        keep = ~done & (positions < model.context)
-        if not left or not keep.any():
+        open_rows = open_rows & (tokens != MASK) & (positions < model.context)
+        count = int(open_rows.sum())
+        if not left or not count:
             break
-        if not keep.all():
-            rows, tokens, positions = rows[keep], tokens[keep], positions[keep]
-            states = [{name: t[keep] for name, t in state.items()} for state in states]
+        # Finished rows go on for nothing until there are some: to leave them out copies all states.
+        if count <= MOSTLY * len(rows) or bool((positions >= model.context).any()):
+            rows, tokens, positions = rows[open_rows], tokens[open_rows], positions[open_rows]
+            states = [{name: t[open_rows] for name, t in state.items()} for state in states]
+            open_rows = open_rows[open_rows]
         logits, states = model.step(tokens, states, positions)
         positions = positions + 1
     return list(zip(ids, scores.tolist(), closed, strict=True))
