@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import attention_environment
+from attention_figures import crossover, exponent, milliseconds, quartiles, ratio
 from attention_table import all_tables, write_document
 from contest import HERE, ROOT, Row, machine
 
@@ -181,12 +181,6 @@ def fine(bench: Bench, groups: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def quartiles(values: list[float]) -> list[float]:
-    if len(values) < 2:  # one round: nothing to spread
-        return [round(values[0], 3)] * 3
-    return [round(x, 3) for x in statistics.quantiles(values, n=4)]
-
-
 def growth(bench: Bench, groups: list[str], rounds: int) -> list[dict[str, Any]]:
     """Exponents of our linear layers: the slope of every round, whose lengths are neighbours."""
     rows = []
@@ -247,17 +241,6 @@ def compiled(bench: Bench, arguments: argparse.Namespace) -> Iterator[dict[str, 
         print(f"{group} compiled", file=sys.stderr)
 
 
-def milliseconds(seconds: list[float]) -> float | None:
-    return round(statistics.median(seconds) * 1e3, 3) if seconds else None
-
-
-def ratio(ours: list[float], theirs: list[float]) -> float | None:
-    """How many times faster, over neighbours in time, so that a drift of the machine cancels."""
-    if not (ours and theirs):
-        return None
-    return round(statistics.median(b / a for a, b in zip(ours, theirs, strict=True)), 3)
-
-
 def memory(bench: Bench, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for length in arguments.lengths:
@@ -281,24 +264,6 @@ def error(draws: int) -> list[dict[str, Any]]:
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=path)
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def exponent(points: dict[int, float]) -> float:
-    """The slope of log time over log length, least squares."""
-    pairs = [(math.log(T), math.log(time)) for T, time in points.items()]
-    x, y = (statistics.mean(column) for column in zip(*pairs, strict=True))
-    upper = sum((a - x) * (b - y) for a, b in pairs)
-    return upper / sum((a - x) ** 2 for a, _ in pairs)
-
-
-def crossover(ours: dict[int, float], exact: dict[int, float]) -> int | None:
-    """The shortest measured length from which on ours is faster than exact attention."""
-    first = None
-    for length in sorted(ours, reverse=True):
-        if ours[length] > exact[length]:
-            break
-        first = length
-    return first
 
 
 def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -184,11 +184,12 @@ def test_low_precision_under_autocast_stays_near(kind: type[Attention]) -> None:
     assert all(grad is not None and grad.isfinite().all() for grad in grads)
 
 
+@pytest.mark.parametrize("positions", [20, 130])  # written out, and walked
 @pytest.mark.parametrize("kind", ["linformer", "perceiver", "performer"])
-def test_a_second_derivative_is_refused_and_not_wrong(kind: str) -> None:
+def test_a_second_derivative_is_refused_and_not_wrong(kind: str, positions: int) -> None:
     """Beside a residual connection, too, on which the input is reached without the attention."""
     attention = MECHANISMS[kind](16, 2, 140).double()
-    x = torch.randn(1, 130, 16, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(1, positions, 16, dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad((x + attention(x)).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"no second derivative|no autograd formula"):
         torch.autograd.grad(first.square().sum(), x)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.attention.base import lifted
 from whence.attention.gradients import final
-from whence.attention.walk import LOG2E
+from whence.attention.walk import LOG2E, length
 
 SHORT = 128  # positions; the longest text that is written out
 # Logarithm of a feature that gets no divisor. It is a bound by lengths, and features come to half
@@ -119,7 +120,7 @@ def slot_pairs(
     """
     queries, keys = queries.to(values.dtype), keys.to(values.dtype)
     with torch.autocast(values.device.type, enabled=False):
-        enter, leave = (log.to(full(log)).exp() for log in (key_log, value_log))
+        enter, leave = (log.exp() for log in lifted(key_log, value_log))
         masses = (x.cumsum(2).reciprocal() for x in (enter, leave))
         out: Tensor = _Slots.apply(queries, keys, values, enter, leave, *masses)  # type: ignore[no-untyped-call]
     return out
@@ -169,16 +170,6 @@ class _Slots(torch.autograd.Function):
         to_near = times(to_near_slots, enter.mT).tril_()
         of_pairs = to_near @ keys, to_near.mT @ queries, weights.mT @ gradient
         return *of_pairs, of_enter, of_leave, of_key_part, of_value_part
-
-
-def full(x: Tensor) -> torch.dtype:
-    """The precision in which sums are made."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def length(x: Tensor) -> Tensor:
-    """Of (.., d) -> (.., 1), not rounded."""
-    return x.to(full(x)).square().sum(-1, keepdim=True).sqrt_()
 
 
 def through(x: Tensor, matrix: Tensor) -> Tensor:

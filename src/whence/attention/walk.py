@@ -61,7 +61,9 @@ class Read(NamedTuple):
 
 
 def length(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    """Of vectors (.., d) -> (.., 1), of half precision in float32."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
     return found
 
 
