@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -124,6 +125,37 @@ def test_batches_of_questions_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(answering, "TOGETHER", 7)
     for one, other in zip(expected, answer_questions(model, VOCAB, questions), strict=True):
         assert (one.question, one.text, one.closed) == (other.question, other.text, other.closed)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_answers_do_not_depend_on_lanes(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, questions = build_both_ends(**VARIANTS[variant]), many_questions(50)
+    monkeypatch.setattr(answering, "TOGETHER", 30)  # two rounds of three lanes
+    threads, lanes, decode = torch.get_num_threads(), set(), answering._decode
+
+    def watched(*arguments: Any) -> Any:
+        lanes.add(threading.current_thread().name)
+        assert torch.get_num_threads() == (1 if worth == 1 else 3)
+        return decode(*arguments)
+
+    monkeypatch.setattr(answering, "_decode", watched)
+    found = {}
+    try:
+        torch.set_num_threads(3)
+        for worth in (10**12, 1):
+            monkeypatch.setattr(answering, "WORTH", worth)
+            found[worth] = answer_questions(model, VOCAB, questions)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert len(lanes) > 2  # the caller's own, and more than one lane
+    for alone, beside in zip(found[10**12], found[1], strict=True):
+        assert (alone.question, alone.text, alone.closed) == (
+            beside.question,
+            beside.text,
+            beside.closed,
+        )
+        assert alone.log_probability == pytest.approx(beside.log_probability, abs=1e-3)
 
 
 def test_no_questions_no_answers() -> None:

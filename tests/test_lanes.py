@@ -14,7 +14,8 @@ from tiny import TinyCorpus, recipe
 from tiny_runs import quiet, train_tiny
 from whence.attention import MECHANISMS
 from whence.batches import Batch, Batches, Place
-from whence.lanes import Lanes, Sum, backward, worth
+from whence.gradient import Sum, backward
+from whence.lanes import Lanes, worth
 from whence.model import GPT
 from whence.precision import try_bfloat16
 from whence.progress import Progress

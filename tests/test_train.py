@@ -26,7 +26,7 @@ from whence.batches import Batches, Place
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
 from whence.files import read_lines
-from whence.lanes import backward
+from whence.gradient import backward
 from whence.model import GPT
 from whence.pipeline import begin, carry_out
 from whence.progress import Progress

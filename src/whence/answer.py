@@ -1,7 +1,8 @@
 """Greedy answers to hundreds of questions at once, with a cache.
 
 Prompts of one length are read together, their states laid side by side, and then all rows take
-one character a step, each at its own position. Rows that are done leave the batch.
+one character a step, each at its own position. Rows that are done leave the batch. Several such
+groups are read side by side, one a processor core (`lanes.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import torch
@@ -18,12 +20,15 @@ from torch import Tensor
 
 from whence.corpus.questions import recognise
 from whence.errors import WhenceError
+from whence.lanes import Lanes
 from whence.model import GPT, State
 from whence.objective import refuse_special
 from whence.vocab import MASK, Vocab
 
 LONGEST_ANSWER = 32  # characters, as in the course
-TOGETHER = 256  # questions decoded side by side: bounds the caches; more were not faster
+TOGETHER = 256  # questions decoded at a time, on all lanes: bounds the caches
+# Multiplications by the blocks' matrices in a step of one lane, from which on lanes are quicker.
+WORTH = 10**8
 MOSTLY = 0.85  # of the rows are not finished: the others are not left out yet
 
 
@@ -56,7 +61,6 @@ def read_prompt(question: str, vocab: Vocab, context: int) -> list[int]:
     return prompt
 
 
-@torch.inference_mode()
 def answer_questions(
     model: GPT, vocab: Vocab, questions: Sequence[str], longest: int = LONGEST_ANSWER
 ) -> list[Answer]:
@@ -67,16 +71,38 @@ def answer_questions(
         prompts = [read_prompt(question, vocab, model.context) for question in questions]
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
         answers: dict[int, Answer] = {}
-        for first in range(0, len(order), TOGETHER):
-            rows = order[first : first + TOGETHER]
+
+        def answer(rows: list[int]) -> None:
             decoded = _decode(model, [prompts[row] for row in rows], longest)
             for row, (ids, score, closed) in zip(rows, decoded, strict=True):
                 answers[row] = Answer(questions[row], vocab.decode(ids), score, closed)
+
+        with Lanes(_lanes(model, len(order))) as lanes:
+            most = TOGETHER // lanes.count
+            groups = max(1, math.ceil(len(order) / most / lanes.count)) * lanes.count
+            # The longest first: the lane that is done with them sooner takes the longer rest.
+            runs = reversed(_evenly(len(order), groups))
+            lanes.run([partial(answer, order[run]) for run in runs], at_once=lanes.count)
         return [answers[number] for number in range(len(prompts))]
     finally:
         model.train(training)
 
 
+def _lanes(model: GPT, questions: int) -> int:
+    """How many groups are answered at a time, each on a core of its own."""
+    threads = torch.get_num_threads()
+    rows = min(questions, TOGETHER) // threads
+    matrices = sum(parameter.numel() for parameter in model.blocks.parameters())
+    return threads if rows * matrices >= WORTH else 1
+
+
+def _evenly(count: int, groups: int) -> list[slice]:
+    """`groups` runs of nearly one length, none of them empty."""
+    ends = [count * number // groups for number in range(groups + 1)]
+    return [slice(a, b) for a, b in pairwise(ends) if a < b]
+
+
+@torch.inference_mode()
 def _decode(
     model: GPT, prompts: list[list[int]], longest: int
 ) -> list[tuple[list[int], float, bool]]:

@@ -19,8 +19,9 @@ from whence.config import Config
 from whence.corpus.base import Corpus
 from whence.errors import WhenceError
 from whence.evaluate import accuracy
+from whence.gradient import Loss, backward
 from whence.heap import Heap
-from whence.lanes import Lanes, Loss, backward, worth
+from whence.lanes import Lanes, worth
 from whence.model import GPT
 from whence.optim import dense_parameters, make_optimizers, rate_factor, set_rates
 from whence.precision import confirm, products

@@ -144,7 +144,9 @@ class Softmax(Attention):
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
         state["keys"][rows, :, places] = keys.transpose(1, 2)
         state["values"][rows, :, places] = values.transpose(1, 2)
-        seen = int(places.max()) + 1
+        seen, room = int(places.max()) + 1, state["keys"].shape[2]
+        if x.shape[1] == 1 and 2 * seen >= room:  # read without gaps: twice as fast
+            seen = room
         mixed = F.scaled_dot_product_attention(
             queries,
             state["keys"][:, :, :seen],
