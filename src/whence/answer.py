@@ -78,8 +78,7 @@ def answer_questions(
                 answers[row] = Answer(questions[row], vocab.decode(ids), score, closed)
 
         with Lanes(_lanes(model, len(order))) as lanes:
-            most = TOGETHER // lanes.count
-            groups = max(1, math.ceil(len(order) / most / lanes.count)) * lanes.count
+            groups = max(1, math.ceil(len(order) / TOGETHER)) * lanes.count
             # The longest first: the lane that is done with them sooner takes the longer rest.
             runs = reversed(_evenly(len(order), groups))
             lanes.run([partial(answer, order[run]) for run in runs], at_once=lanes.count)
