@@ -74,7 +74,7 @@ FINE = (
     ("whence perceiver", "torch sdpa", ((2048, 21),)),
 )
 GROWTH = (2048, 4096, 8192, 16384)
-COMPILED = (1024, 4096)
+FEW = {8192: 3, 16384: 2}  # rounds at most, of what takes minutes
 
 
 class Bench:
@@ -127,6 +127,10 @@ def in_turns(
     return found
 
 
+def rounds_at(length: int, rounds: int) -> int:
+    return min(FEW.get(length, rounds), rounds)
+
+
 def all_layers(groups: list[str]) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in layers_of(group)))
 
@@ -137,9 +141,8 @@ def times(bench: Bench, arguments: argparse.Namespace) -> Iterator[list[dict[str
     for length in arguments.lengths:
         rows = []
         for backward in (False, True):
-            few = {8192: 3, 16384: 2}.get(length, arguments.rounds)
             request = {"length": length, "backward": backward}
-            few = min(few, arguments.rounds)
+            few = rounds_at(length, arguments.rounds)
             found = in_turns(bench, names, few, arguments.slice, **request)
             rows += [
                 {
@@ -206,19 +209,21 @@ def growth(bench: Bench, groups: list[str], rounds: int) -> list[dict[str, Any]]
 def compiled(bench: Bench, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The layers of a group, eager and compiled, in turns; a row says how far compiling helps."""
     for group in arguments.only:
-        for length in (length for length in COMPILED if length in arguments.lengths):
+        # Where the compiler lost its way at one length, it is not asked about the longer ones.
+        lost: dict[tuple[str, bool], str] = {}
+        for length in arguments.lengths:
             for backward in (False, True):
                 request = {"length": length, "backward": backward, "seconds": arguments.slice}
                 ways = [(name, how) for name in layers_of(group) for how in (False, True)]
                 found: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
-                failed: dict[str, str] = {}
-                for _ in range(arguments.rounds):
+                failed = {name: why for (name, way), why in lost.items() if way == backward}
+                for _ in range(rounds_at(length, arguments.rounds)):
                     for name, how in ways:
                         if how and name in failed:
                             continue
                         answer = bench.ask(name, compiled=how, **request)
                         if "failed" in answer:
-                            failed[name] = answer["failed"]
+                            failed[name] = lost[name, backward] = answer["failed"]
                         else:
                             found[name, how].append(answer["seconds"])
                 bench.forget()
@@ -238,7 +243,7 @@ def compiled(bench: Bench, arguments: argparse.Namespace) -> Iterator[dict[str, 
                     }
                     for name in layers_of(group)
                 )
-        print(f"{group} compiled", file=sys.stderr)
+            print(f"{group}, length {length} compiled", file=sys.stderr)
 
 
 def memory(bench: Bench, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -95,15 +95,23 @@ def growth(result: Result) -> str:
 
 
 def compiled(result: Result) -> str:
-    body = []
+    """Layers down, lengths across: milliseconds compiled (eager); then how far ahead of peers."""
+    lengths = sorted({row["length"] for row in result["compiled"]})
+    cells: dict[str, dict[int, str]] = {}
+    faster: dict[str, dict[int, str]] = {}
     for row in result["compiled"]:
-        named = [f"{label(row['layer'], result['moved'])}, {mode(row)}", str(row["length"])]
+        layer, length = label(row["layer"], result["moved"]), row["length"]
         after = row["failed"] or number(row["compiled"])
-        # One peer each in a table this wide: x-transformers has its eager rows above.
-        faster = next(iter(row["times_faster_than"].values()), None)
-        body.append([*named, number(row["eager"]), after, number(faster)])
-    head = ["layer", "T", "eager, ms", "compiled, ms", "times faster than its peer compiled"]
-    return table(head, body)
+        cells.setdefault(f"{layer}, {mode(row)}", {})[length] = f"{after} ({number(row['eager'])})"
+        for peer, times in row["times_faster_than"].items():
+            name = f"{layer} / {label(peer, result['moved'])}, {mode(row)}"
+            faster.setdefault(name, {})[length] = number(times)
+
+    def wide(head: str, lines: dict[str, dict[int, str]]) -> str:
+        body = [[name, *(line.get(T, "") for T in lengths)] for name, line in lines.items()]
+        return table([head, *map(str, lengths)], body)
+
+    return wide("compiled (eager), ms", cells) + "\n" + wide("times faster, both compiled", faster)
 
 
 def memory(result: Result) -> str:
