@@ -137,3 +137,33 @@ def test_options_that_are_no_numbers(name: str, options: dict[str, Any], message
 def test_room_for_half_a_position() -> None:
     with pytest.raises(ValueError, match="room must be a whole number"):
         MECHANISMS["softmax"](8, 2, 16).prefill(torch.randn(1, 4, 8), room=6.5)  # type: ignore[arg-type]
+
+
+def test_rotations_have_a_derivative_forward_as_well() -> None:
+    """They are linear: a direction is turned as the vectors are. A view as complex numbers that
+    loses it would lose it without a word."""
+    rotation = Rotation(8, 16).double()
+    x, direction = torch.randn(2, 2, 3, 5, 8, dtype=torch.float64)
+    _, moved = torch.func.jvp(rotation, (x,), (direction,))
+    torch.testing.assert_close(moved, rotation(direction))
+
+
+def test_a_kept_mask_serves_other_lengths_types_and_training() -> None:
+    """Blocks of 4 in 28 positions, of which most are seen: a mask, and not the sparse walk."""
+    options = {"causal": False, "block": 4, "window": 3, "random": 2, "leading": 1}
+
+    def made() -> Any:
+        torch.manual_seed(0)
+        return MECHANISMS["bigbird"](16, 2, 28, **options)
+
+    used, x = made(), torch.randn(1, 28, 16)
+    assert used.sees_most(28, 28) and 28 > used.dense * 4
+    with torch.inference_mode():
+        used(x)
+    assert used.last_mask is not None
+    x.requires_grad_()
+    used(x).sum().backward()
+    for given in (x[:, :27], x, x.double(), x[:, :26], x):
+        used, fresh = used.to(given.dtype), made().to(given.dtype)
+        torch.testing.assert_close(used(given), fresh(given), rtol=0, atol=0)
+    assert "last_mask" not in used.state_dict()

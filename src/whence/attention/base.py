@@ -12,7 +12,7 @@ and what is drawn is what the model did. A new mechanism writes one method, `mix
 general `weights`, `prefill` and `step` below; a mechanism with a shorter way overrides them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
@@ -275,9 +275,9 @@ class Attention(Checked):
                     queries, keys, values = joined.transpose(1, 3).unbind(2)
                     return queries, keys, values
                 parts = joined.unbind(2)
-            else:  # queries and keys at once
-                both, values = joined.split((2, 1), 2)
-                parts = (*self.place(both, positions).unbind(2), values[:, :, 0])
+            else:
+                *asking, values = joined.unbind(2)
+                parts = (*self.place(positions, *asking), values)
         else:
             weight, bias, D = self.qkv.weight, self.qkv.bias, self.width
             queries = F.linear(x, weight[:D], None if bias is None else bias[:D])
@@ -285,17 +285,16 @@ class Attention(Checked):
             joined = F.linear(source, weight[D:], None if bias is None else bias[D:])
             shape = (*source.shape[:2], 2, self.heads, self.head_width)
             keys, values = joined.reshape(shape).unbind(2)
-            parts = (self.place(queries, positions), self.place(keys, positions), values)
+            parts = (*self.place(positions, queries), *self.place(positions, keys), values)
         queries, keys, values = (part.transpose(1, 2) for part in parts)  # (B,T,H,d)
         return queries, keys, values
 
-    def place(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        """Norm and rotation of queries or keys (B,T,...,d), if there are."""
+    def place(self, positions: Tensor | None, *heads: Tensor) -> Sequence[Tensor]:
+        """Norm and rotation of queries, keys or both (B,T,H,d), if there are."""
         if self.qk_norm:
-            x = F.rms_norm(x, (self.head_width,))
-        if self.rotation is not None:
-            x = self.rotation.turn(x, positions)
-        return x
+            heads = tuple(F.rms_norm(x, (self.head_width,)) for x in heads)
+        rotation = self.rotation
+        return heads if rotation is None else rotation.turn(positions, *heads)
 
     def visible(
         self, T: int, S: int, padding: Tensor | None, device: torch.device

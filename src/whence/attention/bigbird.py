@@ -65,6 +65,7 @@ class BigBird(Softmax):
         # Made from the arguments alone, so no part of a checkpoint.
         self.register_buffer("neighbours", self.draw_graph(), persistent=False)
         self.dense = self.count_dense()
+        self.last_mask: tuple[object, Tensor] | None = None
 
     def draw_graph(self) -> Tensor:
         """(H, blocks, chosen): the blocks seen by each block, its own first, -1 for none."""
@@ -134,7 +135,7 @@ class BigBird(Softmax):
         if self.causal and self.is_short(queries, padding):
             return self.training_weights(queries, keys, padding) @ values
         if padding is None and self.sees_most(T, S):
-            mask = self.hidden(T, S, queries)[None]  # torch's quick kernel wants four dimensions
+            mask = self.kept_mask(T, S, queries)
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         everything = 0 if self.causal else min(self.leading * P, T)
         heads = [self.see_all(queries[:, :, :everything], keys, values, padding)]
@@ -160,6 +161,18 @@ class BigBird(Softmax):
         """Whether a mask is worth it. Not if causal: an added -inf does not hide a later NaN."""
         share = self.neighbours.shape[2] * self.block / S
         return not self.causal and share >= MOST and self.heads * T * S <= HELD
+
+    def kept_mask(self, T: int, S: int, like: Tensor) -> Tensor:
+        """`hidden`, kept for the next text of this length: making it takes a fifth of a layer."""
+        if torch.compiler.is_compiling():
+            return self.hidden(T, S, like)[None]
+        wanted = (T, S, like.dtype, like.device)
+        kept = self.last_mask
+        if kept is None or kept[0] != wanted:
+            with torch.inference_mode(False):  # training may use it next
+                mask = self.hidden(T, S, like)[None]  # torch's kernel wants four dimensions
+            kept = self.last_mask = (wanted, mask)
+        return kept[1]
 
     def hidden(self, T: int, S: int, like: Tensor) -> Tensor:
         """(H,T,S), to be added to the scores: -inf where the graph has no edge."""

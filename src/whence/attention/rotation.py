@@ -50,32 +50,49 @@ class Rotation(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Rotate x (B, H, T, d); `positions`, (B,) or (B, T), places the tokens of a step."""
-        return self.turn(x.transpose(1, 2), positions).transpose(1, 2)
+        return self.turn(positions, x.transpose(1, 2))[0].transpose(1, 2)
 
-    def turn(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        """The same of x (B, T, ..., d): heads inside positions, as they lie in memory."""
-        if x.shape[-1] != self.size or (positions is None and x.shape[1] > self.context):
+    def turn(self, positions: Tensor | None, *places: Tensor) -> list[Tensor]:
+        """The same of tensors (B, T, H, d) of one shape and precision: queries and keys at once."""
+        x = places[0]
+        rows, T, heads, size = x.shape
+        if size != self.size or (positions is None and self.context < T):
             raise ValueError(
                 f"these rotations are for {self.context} positions of width {self.size}, "
-                f"not {x.shape[1]} of width {x.shape[-1]}"
+                f"not {T} of width {size}"
             )
-        between = (1,) * (x.dim() - 3)
-        if positions is None:
-            turns = self.turns[: x.shape[1]].view(1, x.shape[1], *between, -1, 2)
-        else:
-            turns = self.turns[positions].view(*x.shape[:2], *between, -1, 2)
+        turns = self.turns
+        turns = turns[:T] if positions is None else turns[positions].view(rows, T, -1, 2)
         if torch.compiler.is_compiling():
-            # The compiler fuses this form; it does not generate code for complex numbers.
-            pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
-            (even, odd), (cosine, sine) = pairs.unbind(-1), turns.to(x.dtype).unbind(-1)
-            turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
-            return turned.flatten(-2)
+            return turned_by_halves(turns.to(x.dtype).unsqueeze(-3), *places)
         # One complex product is about 20 times faster in eager mode than strided halves. There are
         # no complex numbers of low precision: those are turned in full and rounded again.
-        full = x if x.dtype == torch.float64 else x.float()
-        pairs = full.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
-        uneven = any(step % 2 for step in (full.storage_offset(), *full.stride()[:-1]))
-        if full.stride(-1) != 1 or uneven:
-            pairs = pairs.contiguous()
-        product = torch.view_as_complex(pairs) * torch.view_as_complex(turns.to(full.dtype))
-        return torch.view_as_real(product).flatten(-2).to(x.dtype)
+        kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+        by = torch.view_as_complex(turns.to(kind)).unsqueeze(-2)
+        found = []
+        for x in places:
+            full = lying_in_pairs(x.to(kind))
+            pairs = torch.view_as_complex(full.view(rows, T, heads, size // 2, 2))
+            turned = torch.view_as_real(pairs * by).flatten(-2)
+            found.append(turned.to(x.dtype))
+        return found
+
+
+def turned_by_halves(turns: Tensor, *places: Tensor) -> list[Tensor]:
+    """What a compiler fuses: it does not generate code for complex numbers."""
+    cosine, sine = turns.unbind(-1)
+    found = []
+    for x in places:
+        even, odd = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+        turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
+        found.append(turned.flatten(-2))
+    return found
+
+
+def lying_in_pairs(x: Tensor) -> Tensor:
+    """Adjacent pairs begin at even places of the memory, as complex numbers have to."""
+    *steps, last = x.stride()
+    odd = x.storage_offset()
+    for step in steps:
+        odd |= step
+    return x.contiguous() if odd % 2 or last != 1 else x
