@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from whence.attention import MECHANISMS, Attention
 from whence.attention.dropout import Dropout
+from whence.attention.linear import Linear
 from whence.config import ModelConfig
 from whence.errors import WhenceError
 from whence.naming import nearest
@@ -109,9 +110,9 @@ class Block(nn.Module):
         self.norm1 = make_norm(config)
         self.attention = make_attention(config, mechanism, seed, number)
         self.norm2 = make_norm(config)
-        self.up = nn.Linear(width, 4 * width, bias=config.bias)
+        self.up = Linear(width, 4 * width, bias=config.bias)
         self.activation = nn.GELU() if config.activation == "gelu" else SquaredReLU()
-        self.down = nn.Linear(4 * width, width, bias=config.bias)
+        self.down = Linear(4 * width, width, bias=config.bias)
         self.dropout = Dropout(config.dropout)
 
     def mlp(self, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.attention.dropout import Dropout
+from whence.attention.linear import Linear
 from whence.attention.look_back import waves
 from whence.block import Block, is_rotary, make_norm
 from whence.config import ModelConfig
@@ -60,7 +61,7 @@ class GPT(nn.Module):
             else None
         )
         self.norm = make_norm(config)
-        self.head = nn.Linear(config.width, vocabulary, bias=False)
+        self.head = Linear(config.width, vocabulary, bias=False)
         self._start()
 
     def _start(self) -> None:

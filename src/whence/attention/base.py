@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from whence.attention.checks import (
     Checked,
@@ -29,6 +29,7 @@ from whence.attention.checks import (
     refuse_unless_whole,
 )
 from whence.attention.dropout import drop
+from whence.attention.linear import Linear, linear
 from whence.attention.rotation import Rotation
 
 HELD = 1 << 22  # numbers that the making of a picture holds at a time
@@ -116,8 +117,8 @@ class Attention(Checked):
 
     def make_projections(self, bias: bool) -> None:
         """One matrix for queries, keys and values: one product instead of three."""
-        self.qkv = nn.Linear(self.width, 3 * self.width, bias=bias)
-        self.proj = nn.Linear(self.width, self.width, bias=bias)
+        self.qkv = Linear(self.width, 3 * self.width, bias=bias)
+        self.proj = Linear(self.width, self.width, bias=bias)
 
     # What a mechanism writes ------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class Attention(Checked):
         """(B,S,D) -> (B,H,S,d)."""
         weight, bias = self.qkv.weight, self.qkv.bias
         rows = slice(2 * self.width, None)
-        return self.split(F.linear(source, weight[rows], None if bias is None else bias[rows]))
+        return self.split(linear(source, weight[rows], None if bias is None else bias[rows]))
 
     def project(self, mixed: Tensor) -> Tensor:
         """(B,H,T,d) -> (B,T,D)."""
@@ -280,9 +281,9 @@ class Attention(Checked):
                 parts = (*self.place(positions, *asking), values)
         else:
             weight, bias, D = self.qkv.weight, self.qkv.bias, self.width
-            queries = F.linear(x, weight[:D], None if bias is None else bias[:D])
+            queries = linear(x, weight[:D], None if bias is None else bias[:D])
             queries = queries.reshape(*x.shape[:2], self.heads, self.head_width)
-            joined = F.linear(source, weight[D:], None if bias is None else bias[D:])
+            joined = linear(source, weight[D:], None if bias is None else bias[D:])
             shape = (*source.shape[:2], 2, self.heads, self.head_width)
             keys, values = joined.reshape(shape).unbind(2)
             parts = (*self.place(positions, queries), *self.place(positions, keys), values)

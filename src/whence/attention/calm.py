@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import walk
+from whence.attention.linear import linear
 from whence.attention.pieces import Piece, chunks, pieces, sum_up
 from whence.attention.walk import by_position, length
 from whence.attention.whole import before_division
@@ -49,7 +50,7 @@ class CalmScan:
     ) -> None:
         self.queries, self.keys, self.values = queries, keys, values
         self.directions, self.square = directions, square
-        self.turn = (directions * walk.LOG2E).mT
+        self.turn = directions * walk.LOG2E
         (self.N, self.T, _), self.C, self.M = queries.shape, values.shape[2], len(directions)
         self.chunk = chunk
         self.offset, self.lengths = offset, length(keys)
@@ -98,7 +99,7 @@ class CalmScan:
     def features(self, x: Tensor, piece: Piece) -> tuple[Tensor, Tensor | None]:
         """(G n, c, M), and the logarithm of what they were divided by."""
         rows = chunks(x, piece).reshape(-1, x.shape[2])
-        logs, top = rows @ self.turn, None
+        logs, top = linear(rows, self.turn), None
         if self.divided:
             top = logs.amax(-1, keepdim=True)
             logs -= top
@@ -181,8 +182,8 @@ class CalmScan:
             to_a, to_b = to_a.mul_(a).view(-1, self.M), to_b.mul_(b).view(-1, self.M)
             keys = chunks(self.keys, piece)
             shape, shrink = keys.shape, to_b.sum(-1, keepdim=True).mul_(self.square)
-            chunks(to_queries, piece).copy_((to_a @ self.directions).view(shape))
-            turned = (to_b @ self.directions).view(shape)
+            chunks(to_queries, piece).copy_(linear(to_a, self.directions.mT).view(shape))
+            turned = linear(to_b, self.directions.mT).view(shape)
             shrink = shrink.view(*shape[:3], 1)
             torch.addcmul(turned, shrink, keys, value=-1.0, out=chunks(to_keys, piece))
             wide = to_c.view(-1, n, piece.chunk, self.C + 1)

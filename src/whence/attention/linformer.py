@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from whence.attention.base import Attention, in_parts, lifted, unrounded
 from whence.attention.checks import State, refuse_below, refuse_unless_flag
 from whence.attention.dropout import drop
+from whence.attention.linear import linear, product
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
@@ -130,7 +131,7 @@ class Linformer(Attention):
         weights = torch.split(self.qkv.weight, D)
         biases = [None] * 3 if self.qkv.bias is None else torch.split(self.qkv.bias, D)
         to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
-        queries = self.split(F.linear(x, weights[0], biases[0]))
+        queries = self.split(linear(x, weights[0], biases[0]))
         keys = self.split(pool_first(to_keys[:, 0], about, weights[1], biases[1]))
         values = self.split(pool_first(to_values[:, 0], about, weights[2], biases[2]))
         return self.look_up(queries, keys, values, hidden)
@@ -286,12 +287,10 @@ def pool(projection: Tensor, x: Tensor) -> Tensor:
         return projection.mT @ x
     B, H, S, c = x.shape
     joined = x.transpose(1, 2).reshape(B, S, H * c)
-    return (projection[:, 0].mT @ joined).view(B, -1, H, c).transpose(1, 2)
+    return product(projection[:, 0].mT, joined).view(B, -1, H, c).transpose(1, 2)
 
 
 def pool_first(projection: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(1 or B,S,m), (B,S,D) -> (B,m,D): `projection`^T (x weight^T + bias), x projected first."""
-    pooled = projection.mT @ x
-    if bias is None:
-        return F.linear(pooled, weight)
-    return pooled @ weight.mT + projection.sum(1)[..., None] * bias
+    pooled = linear(product(projection.mT, x), weight)
+    return pooled if bias is None else pooled + projection.sum(1)[..., None] * bias

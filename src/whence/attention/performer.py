@@ -23,6 +23,7 @@ from torch import Tensor
 
 from whence.attention.base import Attention, lifted, unrounded
 from whence.attention.checks import State, refuse_below
+from whence.attention.linear import linear
 from whence.attention.look_back import aim_back
 from whence.attention.scan import causal_scan
 from whence.attention.short import SHORT, SMALLEST, feature_pairs
@@ -108,8 +109,8 @@ class Performer(Attention):
     def phi(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Features:
         """(B,H,T,d), (B,H,S,d) -> features (B,H,T,M), (B,H,S,M); a padded key has none."""
         scale = self.head_width**-0.25
-        turn = (self.directions * scale).to(queries.dtype).mT
-        q, k = queries @ turn, keys @ turn
+        turn = (self.directions * scale).to(queries.dtype)
+        q, k = linear(queries, turn), linear(keys, turn)
         hidden = None if padding is None else ~padding[:, None, :, None]
         if self.kind == "relu":
             a, b = q.relu() + 1e-3, k.relu() + 1e-3
@@ -117,17 +118,18 @@ class Performer(Attention):
         half = keys.square().sum(-1, keepdim=True) * (0.5 * scale**2)
         if self.kind == "trig":
             a, b = torch.cat([q.sin(), q.cos()], -1), torch.cat([k.sin(), k.cos()], -1)
+            waves: tuple[Tensor | None, Tensor | None] = a, b
             key_log = half.expand(*half.shape[:-1], b.shape[-1])
             query_log = queries.new_zeros(1, 1, 1, 1).expand(a.shape)
         else:
-            a = b = None
+            waves = None, None
             if self.kind == "hyperbolic":
                 query_log, key_log = torch.cat([q, -q], -1), torch.cat([k - half, -k - half], -1)
             else:
                 query_log, key_log = q, k.sub_(half)  # in place: new memory costs more than sums
         if hidden is not None:
             key_log = key_log.masked_fill(hidden, -math.inf)
-        return Features(a, b, query_log, key_log)
+        return Features(*waves, query_log, key_log)
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         values = self.drop_sources(values)

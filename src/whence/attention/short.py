@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whence.attention.base import lifted
 from whence.attention.gradients import final
+from whence.attention.linear import linear
 from whence.attention.walk import LOG2E, length
 
 SHORT = 128  # positions; the longest text that is written out
@@ -174,7 +175,7 @@ class _Slots(torch.autograd.Function):
 
 def through(x: Tensor, matrix: Tensor) -> Tensor:
     """(B,H,T,n) @ (n,k), as one product for all heads."""
-    return (x.reshape(-1, x.shape[-1]) @ matrix).view(*x.shape[:3], -1)
+    return linear(x, matrix.mT)
 
 
 def times(x: Tensor, shared: Tensor) -> Tensor:
@@ -186,7 +187,7 @@ def gathered(x: Tensor, gradient: Tensor, shared: Tensor) -> Tensor:
     """(B,H,T,n), (B,H,T,k) -> what `times` gives the second, (1 or B, 1 or H, n, k)."""
     if shared.shape[:2] != (1, 1):
         return summed(x.mT @ gradient, shared)
-    flat = x.reshape(-1, x.shape[-1]).mT @ gradient.reshape(-1, gradient.shape[-1])
+    flat = linear(x.reshape(-1, x.shape[-1]).mT, gradient.reshape(-1, gradient.shape[-1]).mT)
     return flat.view(shared.shape).to(shared.dtype)
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from whence.attention.base import Attention
 from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
+from whence.attention.linear import Linear, linear
 from whence.attention.look_back import backwards, refuse_alike, turn, waves
 from whence.attention.softmax import SHORT, masked_softmax
 
@@ -97,11 +98,11 @@ class Synthesizer(Attention):
     def make_projections(self, bias: bool) -> None:
         D = self.width
         if "softmax" in self.members:
-            self.query_key = nn.Linear(D, 2 * D, bias=bias)
+            self.query_key = Linear(D, 2 * D, bias=bias)
         if any(member in DENSE for member in self.members):
-            self.w1 = nn.Linear(D, D, bias=bias)
-        self.value = nn.Linear(D, D, bias=bias)
-        self.proj = nn.Linear(D, D, bias=bias)
+            self.w1 = Linear(D, D, bias=bias)
+        self.value = Linear(D, D, bias=bias)
+        self.proj = Linear(D, D, bias=bias)
 
     def _make(self, member: str) -> None:
         H, d, T = self.heads, self.head_width, self.context
@@ -192,7 +193,7 @@ class Synthesizer(Attention):
         D, weight, bias = self.width, self.query_key.weight, self.query_key.bias
         both = []
         for tensor, rows in ((x, slice(0, D)), (source, slice(D, None))):
-            heads = self.split(F.linear(tensor, weight[rows], None if bias is None else bias[rows]))
+            heads = self.split(linear(tensor, weight[rows], None if bias is None else bias[rows]))
             if self.qk_norm:
                 heads = F.rms_norm(heads, (self.head_width,))
             both.append(heads if self.rotation is None else self.rotation(heads, positions))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.attention.linear import linear
 from whence.attention.walk import (
     CALM,
     FLOOR,
@@ -61,6 +62,11 @@ def hide(padding: Tensor | None, keys: Tensor) -> Tensor | None:
     return torch.where(padding, zero, math.inf)[:, None, :, None].expand(*keys.shape[:3], 1)
 
 
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """x (N,L,a), matrix (a,b) or (N,a,b) -> (N,L,b)."""
+    return linear(x, matrix.mT) if matrix.dim() == 2 else x @ matrix
+
+
 class Exponentials:
     """The features of one call, a window of positions at a time.
 
@@ -85,7 +91,7 @@ class Exponentials:
 
     def key_logs(self, window: slice) -> Tensor:
         keys = self.keys[:, window]
-        logs = keys @ self.turn
+        logs = times(keys, self.turn)
         if self.half:
             logs -= length(keys).square_().mul_(self.half)
         return logs if self.offset is None else logs.sub_(self.offset[:, window], alpha=LOG2E)
@@ -108,7 +114,7 @@ class Exponentials:
         return (logs if self.top is None else logs.sub_(self.top)).exp2_()
 
     def read_queries(self, queries: Tensor, window: slice) -> Tensor:
-        logs = queries[:, window] @ self.turn
+        logs = times(queries[:, window], self.turn)
         if self.top is None and calm(logs, limit=CALM / 2 * LOG2E):
             return logs.exp2_()
         if self.top is not None:
@@ -183,13 +189,13 @@ def _attend_backward(
         for window in features.windows(queries.shape[1]):
             a, here = features.read_queries(queries, window), up[:, window]
             to_state.baddbmm_(a.mT, here)
-            to_queries[:, window] = (here @ state.mT).mul_(a) @ directions
+            to_queries[:, window] = times((here @ state.mT).mul_(a), directions)
         for window in features.windows(keys.shape[1]):
             b = features.keys_again(window)
             to_values[:, window] = b @ to_state[..., :C]
             to_log = (with_ones(values[:, window]) @ to_state.mT).mul_(b)
             shrink = to_log.sum(-1, keepdim=True).mul_(square) * keys[:, window]
-            to_keys[:, window] = (to_log @ directions).sub_(shrink)
+            to_keys[:, window] = times(to_log, directions).sub_(shrink)
     return to_queries, to_keys, to_values
 
 
