@@ -9,6 +9,7 @@ of their own. Weights, what a product sums, norms, losses and all evaluation sta
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -27,18 +29,20 @@ PATIENCE = 120.0  # seconds that the trial may take, the import of torch include
 # What a layer's matrix products are, forward and backward, in turns; the answer is one line.
 TRIAL = """
 import json, sys, time, torch
+from whence.attention.linear import linear
 torch.set_num_threads(int(sys.argv[1]))
-a, b = torch.randn(1024, 256), torch.randn(256, 1024)
+a, b = torch.randn(1024, 256), torch.randn(1024, 256)
 low = a.bfloat16(), b.bfloat16()
 times = {"float32": [], "bfloat16": []}
 for turn in range(12):
     for name, (x, y) in (("float32", (a, b)), ("bfloat16", low)):
         began = time.perf_counter()
         for _ in range(3):
-            x @ y, y @ x, x.t() @ x
+            linear(x, y), linear(y.t(), x.t()), linear(x.t(), x.t())
         times[name].append(time.perf_counter() - began)
 best = {name: min(taken[2:]) for name, taken in times.items()}
-wrong = float(((low[0] @ low[1]).float() - a @ b).norm() / (a @ b).norm())
+right = linear(a, b)
+wrong = float((linear(*low).float() - right).norm() / right.norm())
 print(json.dumps({"gain": best["float32"] / best["bfloat16"], "wrong": wrong}))
 """
 
@@ -60,9 +64,11 @@ def try_bfloat16(threads: int) -> Trial:
     """Make some products in a process of its own, which may die of them."""
     # -P: a file called torch.py where the user happens to stand is not torch.
     command = [sys.executable, "-P", "-c", TRIAL, str(threads)]
+    places = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+    ours = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=ours
         )
     except subprocess.TimeoutExpired:
         return Trial(failure=f"the trial took more than {PATIENCE:.0f} s")

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from whence.attention import linear as module
 from whence.attention.linear import Linear, linear, product
@@ -65,6 +66,47 @@ def test_any_layout(onednn: None, of_x: str, of_weight: str, biased: bool) -> No
     x, weight = LAYOUTS[of_x](x), LAYOUTS[of_weight](weight)
     given_bias = bias if biased else None
     same(linear(x, weight, given_bias), F.linear(x, weight, given_bias))
+
+
+@pytest.mark.parametrize(
+    "layout", [lambda b: b.repeat_interleave(2)[::2], lambda b: b[:1].expand(7)]
+)
+def test_a_bias_with_gaps(onednn: None, layout: Callable[[Tensor], Tensor]) -> None:
+    x, weight, bias = drawn()
+    same(linear(x, weight, layout(bias)), F.linear(x, weight, layout(bias)))
+
+
+MISFITS = {
+    "narrow": ((6, 4), (7, 5), (7,)),
+    "wide": ((6, 9), (7, 5), (7,)),
+    "a bias of another length": ((6, 5), (7, 5), (3,)),
+}
+
+
+@pytest.mark.parametrize("shapes", MISFITS.values(), ids=MISFITS)
+def test_misfits_are_refused_as_torch_does(
+    onednn: None, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    given = [torch.ones(shape) for shape in shapes]
+    said = []
+    for way in (linear, F.linear):
+        with pytest.raises(RuntimeError) as refusal:
+            way(*given)
+        said.append(str(refusal.value))
+    assert said[0] == said[1]
+
+
+def test_a_nan_stays_in_its_row(onednn: None) -> None:
+    x, weight, bias = drawn()
+    x[2, 1], x[4] = float("nan"), float("inf")
+    assert linear(x, weight, bias).isfinite().all(1).tolist() == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 70), st.integers(1, 3))
@@ -126,6 +168,15 @@ def test_forward_derivative(onednn: None, moved: tuple[int, ...]) -> None:
     )
     same(found[0], wanted[0])
     same(found[1], wanted[1])
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_dual_numbers(onednn: None, recording: bool) -> None:
+    (x, weight, bias), (step, _, _) = drawn(), drawn(seed=1)
+    with torch.set_grad_enabled(recording), forward_ad.dual_level():
+        moved = forward_ad.unpack_dual(linear(forward_ad.make_dual(x, step), weight, bias)).tangent
+        assert moved is not None
+        same(moved, step @ weight.mT)
 
 
 def test_batches_of_torch_func(onednn: None) -> None:

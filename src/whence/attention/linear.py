@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 # Multiplications from which on the few microseconds of a call are nothing.
 LEAST = 1 << 22
@@ -29,20 +30,35 @@ Way = Callable[[Tensor, Tensor, None], Tensor]
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (.., D), weight (E, D), bias (E) or None -> x weight^T + bias (.., E)."""
-    if (
-        x.numel() * len(weight) < LEAST
-        or torch.compiler.is_compiling()
-        or torch.is_autocast_enabled("cpu")
-        or not (x.dtype is weight.dtype is torch.float32 and x.device.type == "cpu")
-        or not torch.backends.mkldnn.enabled
-        or not onednn_pays()
-    ):
+    large = x.numel() * len(weight) >= LEAST
+    if not (large and _suits(x, weight, bias) and onednn_pays()):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    # Nothing to be recorded, batched or differentiated by torch.func: the bare operator.
-    bare = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-    found = _multiply(rows, weight, bias) if bare else _recorded(rows, weight, bias)
+    found = _multiply(rows, weight, bias) if _bare() else _recorded(rows, weight, bias)
     return found.view(*x.shape[:-1], len(weight))
+
+
+def _suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether oneDNN may be asked. What does not fit together is torch's to refuse."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype is weight.dtype is torch.float32
+        and weight.dim() == 2
+        and x.shape[-1] == weight.shape[1]
+        and (bias is None or (bias.dtype is torch.float32 and bias.shape == weight.shape[:1]))
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and bool(torch.backends.mkldnn.enabled)
+    )
+
+
+def _bare() -> bool:
+    """Whether nobody asks for derivatives, backward or forward, or maps over a batch."""
+    return not (
+        torch.is_grad_enabled()
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+    )
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -93,6 +109,8 @@ def _tried() -> bool:
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is not None:
+        bias = bias.contiguous()  # gaps are not seen
     found: Tensor = torch.ops.mkldnn._linear_pointwise(
         _dense(x), _dense(weight), bias, "none", [], ""
     )
