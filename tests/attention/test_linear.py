@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from whence.attention import MECHANISMS, laws
 from whence.attention import linear as module
 from whence.attention.linear import Linear, linear, product
 
@@ -311,3 +312,33 @@ def test_nobody_elses_randomness_is_touched(untried: None) -> None:
     before = torch.get_rng_state()
     module.onednn_pays()
     assert torch.equal(before, torch.get_rng_state())
+
+
+MODES = laws.modes(MECHANISMS.values())
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_every_mechanism_in_float32(calls: list[tuple[int, ...]], mode: laws.Mode) -> None:
+    """The laws are checked in float64, which MKL has to itself; this is the other library."""
+    found = []
+    for kind in (torch.float32, torch.float64):
+        attention, x = mode.make().to(kind), laws.inputs().to(kind).requires_grad_()
+        out = attention(x)
+        (gradient,) = torch.autograd.grad(out.sin().sum(), x)
+        found.append((out, gradient))
+    assert calls
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one.double(), two, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode.causal], ids=str)
+def test_every_mechanism_is_causal_in_float32(onednn: None, mode: laws.Mode) -> None:
+    attention, x = mode.make().float(), laws.inputs().float().requires_grad_()
+    t = x.shape[1] // 2
+    out = attention(x)
+    (gradient,) = torch.autograd.grad(out[:, :t].square().sum(), x)
+    assert not gradient[:, t:].any()
+    for later in (x[:, t:] * 10, x[:, t:] * float("nan")):
+        with torch.no_grad():
+            changed = attention(torch.cat([x[:, :t], later], 1))
+        torch.testing.assert_close(changed[:, :t], out[:, :t].detach(), rtol=1e-4, atol=1e-4)
