@@ -7,7 +7,9 @@ import ctypes
 import pytest
 
 from whence import heap
-from whence.heap import GROWTH, ROOM, Heap
+from whence.heap import GROWTH, Heap
+
+ROOM = heap.ROOM["float32"]
 
 
 def test_it_is_given_back_when_the_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +22,7 @@ def test_it_is_given_back_when_the_process_has_grown(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(heap, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(heap, "resident", lambda: now[0])
     monkeypatch.setattr(heap, "give_back", give_back)
-    watched = Heap()
+    watched = Heap("float32")
     watched.tidy_if_grown()
     assert not given  # nobody minds
     now[0] = ROOM + 1
@@ -44,7 +46,7 @@ def test_it_is_not_given_back_at_every_step(monkeypatch: pytest.MonkeyPatch) -> 
     given: list[int] = []
     monkeypatch.setattr(heap, "resident", lambda: 2 * ROOM)
     monkeypatch.setattr(heap, "give_back", lambda: given.append(1))
-    watched = Heap()
+    watched = Heap("float32")
     for _ in range(50):
         watched.limit = ROOM  # as if half of it had been free
         watched.tidy_if_grown()
@@ -72,6 +74,6 @@ def test_holes_are_given_back() -> None:
 def test_where_the_system_does_not_say_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whence.heap.Path", lambda name: (_ for _ in ()).throw(OSError(name)))
     assert heap.resident() == 0
-    watched = Heap()
+    watched = Heap("float32")
     monkeypatch.setattr(heap, "give_back", lambda: pytest.fail("nothing has grown"))
     watched.tidy_if_grown()

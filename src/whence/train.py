@@ -72,7 +72,7 @@ def train(
     compiling = config.train.compile == "auto"
     loss_of = compiled_loss(model, progress) if compiling else model.loss
     score: float | None = None
-    heap = Heap()
+    heap = Heap(clock.precision)
 
     with (
         stopped_by_signals() as asked_to_stop,

@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 LEAST = 1 << 22
 # Times as fast as MKL. Below, what oneDNN takes to write a program for each shape is not made up.
 PAYS = 1.4
-TURNS = 8
+TURNS = 16
 Way = Callable[[Tensor, Tensor, None], Tensor]
 
 
