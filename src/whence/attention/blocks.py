@@ -141,7 +141,8 @@ class _Tiles:
         # What the softmax takes out of every row's gradient: gradient . out.
         common = (gradient * out).sum(-1, keepdim=True).view(shape)
         gradient, mass = gradient.view(shape), mass.view(shape)
-        dq = torch.empty_like(self.queries)
+        # Laid out as a compiler was told, whatever the queries' own layout.
+        dq = self.queries.new_empty(self.queries.shape)
         dk, dv = torch.zeros_like(self.keys), torch.zeros_like(self.values)
         for group, count in self.groups():
             q, k, v, rows = self.gather(group, count)
