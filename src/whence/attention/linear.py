@@ -63,7 +63,7 @@ def _bare() -> bool:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """(1 or B, N, D) @ (B, D, E) -> (B, N, E)."""
-    if len(right) > 1:
+    if len(right) != 1:
         return left @ right
     return linear(left[0], right[0].mT)[None]
 
