@@ -29,13 +29,13 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def calls(onednn: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of what was given to oneDNN."""
     found: list[tuple[int, ...]] = []
-    multiply = module._multiply
+    multiply = module.multiply
 
     def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found.append((len(x), *weight.shape))
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(module, "_multiply", counted)
+    monkeypatch.setattr(module, "multiply", counted)
     return found
 
 
@@ -240,6 +240,39 @@ def test_gradients_stay_in_float32_beside_autocast(onednn: None) -> None:
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("pays", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_operator_that_a_compiler_sees(
+    biased: bool, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "onednn_pays", lambda: pays)
+    x, weight, bias = (x.requires_grad_() for x in drawn())
+    given = (x, weight, bias if biased else None)
+    torch.library.opcheck(module._opaque, given)
+    found, wanted = module._opaque(*given), F.linear(*given)
+    same(found, wanted)
+    leaves = [x for x in given if x is not None]
+    up = drawn()[0] @ drawn()[1].mT
+    for one, two in zip(
+        torch.autograd.grad(found, leaves, up), torch.autograd.grad(wanted, leaves, up), strict=True
+    ):
+        same(one, two)
+
+
+def test_compiled_code_has_the_operator(onednn: None) -> None:
+    torch._dynamo.reset()
+    x, weight, bias = drawn(9)
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    compiled = torch.compile(linear, backend=backend, fullgraph=True)
+    same(compiled(x, weight, bias), F.linear(x, weight, bias))
+    assert any("whence" in name for name in seen)
+
+
 def test_small_products_are_not_worth_the_call(
     calls: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +324,7 @@ def test_it_has_to_be_quicker_and_right(
         return x @ weight.mT
 
     monkeypatch.setattr(module.F, "linear", slow)
-    monkeypatch.setattr(module, "_multiply", stands_in(delay, error))
+    monkeypatch.setattr(module, "multiply", stands_in(delay, error))
     assert module.onednn_pays() is wanted
 
 
@@ -302,7 +335,7 @@ def test_a_torch_without_the_operator(
     def missing(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         raise error("no such operator")
 
-    monkeypatch.setattr(module, "_multiply", missing)
+    monkeypatch.setattr(module, "multiply", missing)
     assert not module.onednn_pays()
     x, weight, bias = drawn(256, 256, 256)
     same(linear(x, weight, bias), F.linear(x, weight, bias))

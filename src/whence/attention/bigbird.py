@@ -17,10 +17,14 @@ from torch import Tensor
 from whence.attention.base import Attention
 from whence.attention.blocks import block_attention
 from whence.attention.checks import refuse_below
+from whence.attention.exact import exact_attention, exact_by_blocks
 from whence.attention.softmax import Softmax, masked_softmax
+from whence.attention.tiles import Graph
 
 # From this share of the blocks on torch's attention with a mask is quicker than gathering them.
 MOST = 0.8
+# And from this share on exact attention by tiles, if this machine has them.
+DENSE = 0.5
 # Numbers of that mask: 16 megabytes of float32.
 HELD = 1 << 22
 
@@ -134,6 +138,11 @@ class BigBird(Softmax):
             return self.undropped(queries, keys, values, padding)
         if self.causal and self.is_short(queries, padding):
             return self.training_weights(queries, keys, padding) @ values
+        if padding is None and self.neighbours.shape[2] * P >= DENSE * S:
+            edges = Graph(self.causal, self.edges(T, S).to(values.dtype), P)
+            found = exact_by_blocks(queries, keys, values, edges)
+            if found is not None:
+                return found
         if padding is None and self.sees_most(T, S):
             mask = self.kept_mask(T, S, queries)
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -200,7 +209,7 @@ class BigBird(Softmax):
         if queries.shape[2] == 0:
             return queries
         mask = None if padding is None else padding[:, None, None]
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        return exact_attention(queries, keys, values, mask)
 
     def all_real(self, keys: Tensor) -> Tensor:
         return torch.ones(keys.shape[0], keys.shape[2], dtype=torch.bool, device=keys.device)

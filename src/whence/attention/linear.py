@@ -30,42 +30,56 @@ Way = Callable[[Tensor, Tensor, None], Tensor]
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (.., D), weight (E, D), bias (E) or None -> x weight^T + bias (.., E)."""
-    large = x.numel() * len(weight) >= LEAST
-    if not (large and _suits(x, weight, bias) and onednn_pays()):
+    if x.numel() * len(weight) < LEAST or not _suits(x, weight, bias):
+        return F.linear(x, weight, bias)
+    if torch.compiler.is_compiling():  # nothing can be tried while code is made
+        made: Tensor = _opaque(x.reshape(-1, x.shape[-1]), weight, bias)
+        return made.view(*x.shape[:-1], len(weight))
+    if not onednn_pays():
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    found = _multiply(rows, weight, bias) if _bare() else _recorded(rows, weight, bias)
+    found = (
+        _recorded(rows, weight, bias)
+        if torch.is_grad_enabled() or derived()
+        else multiply(rows, weight, bias)
+    )
     return found.view(*x.shape[:-1], len(weight))
 
 
 def _suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether oneDNN may be asked. What does not fit together is torch's to refuse."""
     return (
-        x.device.type == "cpu"
-        and x.dtype is weight.dtype is torch.float32
-        and weight.dim() == 2
+        weight.dim() == 2
         and x.shape[-1] == weight.shape[1]
         and (bias is None or (bias.dtype is torch.float32 and bias.shape == weight.shape[:1]))
-        and not torch.compiler.is_compiling()
+        and plain_numbers(x, weight)
+    )
+
+
+def plain_numbers(*tensors: Tensor) -> bool:
+    """Float32 in this machine's memory, which nobody wants in another precision."""
+    return (
+        all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
         and not torch.is_autocast_enabled("cpu")
         and bool(torch.backends.mkldnn.enabled)
     )
 
 
-def _bare() -> bool:
-    """Whether nobody asks for derivatives, backward or forward, or maps over a batch."""
-    return not (
-        torch.is_grad_enabled()
-        or forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
-    )
+def derived() -> bool:
+    """Whether somebody asks for forward derivatives, or maps over a batch."""
+    return forward_ad._current_level >= 0 or bool(torch._C._are_functorch_transforms_active())
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """(1 or B, N, D) @ (B, D, E) -> (B, N, E)."""
-    if len(right) != 1:
+    B, D, E = right.shape
+    if B == 0 or left.shape[0] not in (1, B) or left.shape[1] * D * E < LEAST or not onednn_pays():
         return left @ right
-    return linear(left[0], right[0].mT)[None]
+    if B == 1:
+        # Not [0], whose gradient would be put into zeros of all batches.
+        return linear(left.squeeze(0), right.squeeze(0).mT)[None]
+    pairs = zip(left.expand(B, -1, -1).unbind(), right.unbind(), strict=True)
+    return torch.stack([linear(one, two.mT) for one, two in pairs])
 
 
 class Linear(nn.Linear):
@@ -88,7 +102,7 @@ _one_at_a_time = Lock()
 def _tried() -> bool:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    ways: tuple[Way, Way] = (F.linear, _multiply)
+    ways: tuple[Way, Way] = (F.linear, multiply)
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
         steps = torch.arange(512 * 256, dtype=torch.float32, device="cpu")
         x, weight = steps.sin().view(512, 256), steps[: 256 * 256].cos().view(256, 256)
@@ -108,7 +122,8 @@ def _tried() -> bool:
     return min(times[0]) >= PAYS * min(times[1])
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """What `linear` says, of rows (N, D), by oneDNN."""
     if bias is not None:
         bias = bias.contiguous()  # gaps are not seen
     found: Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -122,8 +137,8 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.is_contiguous() or x.mT.is_contiguous() else x.contiguous()
 
 
-def _outer(gradient: Tensor, x: Tensor) -> Tensor:
-    """(N, E), (N, D) -> gradient^T x, with the shorter of both as rows: a tenth quicker."""
+def outer(gradient: Tensor, x: Tensor) -> Tensor:
+    """A weight's: (N, E), (N, D) -> gradient^T x. The shorter as rows: a tenth quicker."""
     if gradient.shape[1] > x.shape[1]:
         return linear(x.mT, gradient.mT).mT.contiguous()
     return linear(gradient.mT, x.mT)
@@ -139,7 +154,7 @@ class _Map(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return _multiply(x, weight, bias)
+        return multiply(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -156,7 +171,7 @@ class _Map(torch.autograd.Function):
                 return _Map.backward(ctx, gradient)
         return (
             linear(gradient, weight.mT) if of_x else None,
-            _outer(gradient, x) if of_weight else None,
+            outer(gradient, x) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )
 
@@ -173,3 +188,31 @@ class _Map(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
         return torch.vmap(F.linear, dims)(*given), 0
+
+
+@torch.library.custom_op("whence::linear", mutates_args=())
+def _opaque(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """For a compiler, which would take torch's own."""
+    return (multiply if onednn_pays() else F.linear)(x, weight, bias)
+
+
+@_opaque.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(len(x), len(weight))
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad
+    return (
+        _opaque(gradient, weight.mT, None) if of_x else None,
+        _opaque(gradient.mT, x.mT, None) if of_weight else None,
+        gradient.sum(0) if of_bias else None,
+    )
+
+
+_opaque.register_autograd(_gradients, setup_context=_remember)

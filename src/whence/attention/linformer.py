@@ -23,15 +23,16 @@ import math
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.attention.base import Attention, in_parts, lifted, unrounded
 from whence.attention.checks import State, refuse_below, refuse_unless_flag
 from whence.attention.dropout import drop
-from whence.attention.linear import linear, product
+from whence.attention.exact import exact_attention
+from whence.attention.linear import derived, linear, product
 from whence.attention.look_back import aim_back
 from whence.attention.mass import running_logsumexp
+from whence.attention.pooled import pooled_heads
 from whence.attention.scan import causal_scan
 from whence.attention.short import SHORT, slot_pairs
 from whence.attention.slots import attend_slots, moderate
@@ -128,9 +129,16 @@ class Linformer(Attention):
         about, D = x if source is None else source, self.width
         if padding is not None:
             about = about.masked_fill(~padding[..., None], 0.0)  # see `blank`
+        to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
+        rounded = torch.is_autocast_enabled(x.device.type)
+        if not (padding is not None or rounded or derived() or torch.compiler.is_compiling()):
+            slots = to_keys if self.shared else torch.cat([to_keys, to_values], 3)
+            weight, bias = self.qkv.weight, self.qkv.bias
+            parts = pooled_heads(x, about, weight, bias, slots[0, 0], self.shared)
+            queries, keys, values = (self.split(part) for part in parts)
+            return self.look_up(queries, keys, values, hidden)
         weights = torch.split(self.qkv.weight, D)
         biases = [None] * 3 if self.qkv.bias is None else torch.split(self.qkv.bias, D)
-        to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
         queries = self.split(linear(x, weights[0], biases[0]))
         keys = self.split(pool_first(to_keys[:, 0], about, weights[1], biases[1]))
         values = self.split(pool_first(to_values[:, 0], about, weights[2], biases[2]))
@@ -165,8 +173,7 @@ class Linformer(Attention):
         if self.training and self.dropout:
             scores = queries @ keys.mT * self.head_width**-0.5
             return self.attend(scores, hidden) @ values
-        # Torch's kernel never writes the weights out.
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=hidden)
+        return exact_attention(queries, keys, values, hidden)
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         T, scale = queries.shape[2], self.head_width**-0.5

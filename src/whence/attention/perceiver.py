@@ -20,12 +20,12 @@ import math
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.attention.base import Attention, in_parts, lifted, unrounded
 from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
+from whence.attention.exact import exact_attention
 from whence.attention.mass import running_logsumexp
 from whence.attention.scan import causal_scan
 from whence.attention.slots import attend_slots, moderate
@@ -130,7 +130,7 @@ class Perceiver(Attention):
         for _ in range(self.layers):
             inner = (pooled @ pooled.mT * scale).softmax(-1)
             pooled, held = (pooled + inner @ pooled) / 2, (held + inner @ held) / 2
-        out = F.scaled_dot_product_attention(queries, pooled, held)
+        out = exact_attention(queries, pooled, held)
         if padding is None:
             return out
         return out.masked_fill(~padding.any(1)[:, None, None, None], 0.0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from whence.attention.base import Attention
 from whence.attention.checks import State
 from whence.attention.dropout import drop
+from whence.attention.exact import exact_attention
 from whence.attention.look_back import aim_back
 
 # Up to here the weights fit the cache and plain products are quicker, forward and backward; torch's
@@ -82,13 +83,7 @@ class Softmax(Attention):
         mask = None
         if padding is not None:
             mask = self.visible(queries.shape[2], keys.shape[2], padding, queries.device)
-        return F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=self.causal and mask is None,
-        )
+        return exact_attention(queries, keys, values, mask, self.causal and mask is None)
 
     def is_short(self, queries: Tensor, padding: Tensor | None) -> bool:
         """Whether all weights are best written out; a backward pass is what it is about."""

@@ -1,0 +1,175 @@
+"""Exact attention of plain numbers: torch's kernel, or a quicker way where there is one.
+
+    out_t = sum_j e^{q_t . k_j / sqrt d} v_j / sum_j e^{q_t . k_j / sqrt d},   j <= t if causal
+
+torch's scaled_dot_product_attention gives its small products to MKL. Where oneDNN makes twice as
+much of the processor (`linear.py`), long texts are taken a head and a tile of the weights at a time
+by its products (`tiles.py`). Short ones without gradients are taken all heads together, which was
+measured on that kind of processor only; others keep torch's kernel.
+
+No reference is subtracted from a row's logarithms: its sum tells afterwards whether one was needed,
+and torch's kernel, which has one, takes over. The gradient makes the weights again from the
+logarithm of that sum.
+
+Shape letters: B batch, H heads, T queries, S sources, d width of a head, c of its values.
+"""
+
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whence.attention import tiles
+from whence.attention.gradients import final
+from whence.attention.linear import derived, onednn_pays, plain_numbers
+from whence.attention.tiles import Graph
+from whence.attention.walk import LOG2E
+
+# Logarithms to base two of row sums: beyond, digits of small weights or sums of values are lost.
+LEAST, MOST = -66.0, 100.0
+NARROW = 256  # sources; the gradient's tiles are no quicker for fewer
+# Numbers of the weights, of one head and of a text, between which all heads are taken together: of
+# longer texts they leave the cache, and of shorter ones the calls cost more than they save.
+TOGETHER, FEW = 1 << 17, 1 << 17
+HELD = 1 << 19  # numbers of the weights that are written out at a time
+
+
+def exact_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """(B,H,T,d), (B,H,S,d), (B,H,S,c) -> (B,H,T,c), as scaled_dot_product_attention."""
+    found = None
+    if mask is None and suits(queries, keys, values, causal):
+        if tiles_pay(queries, keys, values, causal):
+            found = by_tiles(queries, keys, values, Graph(causal))
+        elif together_pays(queries, keys, values):
+            found = together(queries, keys, values, causal)
+    if found is not None:
+        return found
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+
+
+def exact_by_blocks(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Tensor | None:
+    """The same of a graph, if tiles that include those without an edge are quick."""
+    if not suits(queries, keys, values, graph.causal):
+        return None
+    fits = graph.fits(queries.shape[2], keys.shape[2])
+    if not (fits and tiles_pay(queries, keys, values, graph.causal)):
+        return None
+    return by_tiles(queries, keys, values, graph)
+
+
+def suits(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bool:
+    """Whether this is for any of these ways. What does not fit together is torch's to refuse."""
+    B, H, T, d = queries.shape
+    S = keys.shape[2]
+    if keys.shape != (B, H, S, d) or values.shape[:3] != keys.shape[:3] or (causal and T != S):
+        return False
+    if torch.compiler.is_compiling() or derived():
+        return False
+    return bool(B * H * T * S) and plain_numbers(queries, keys, values)
+
+
+def learned(*given: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
+
+
+def tiles_pay(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bool:
+    T, S, width = queries.shape[2], keys.shape[2], min(queries.shape[3], values.shape[3])
+    if learned(queries, keys, values) and S < NARROW:
+        return False
+    return tiles.pay(T, S, width, causal) and onednn_pays()
+
+
+def together_pays(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
+    each = queries.shape[2] * keys.shape[2]
+    fits = each < TOGETHER and each * queries.shape[1] >= FEW
+    return fits and not learned(queries, keys, values) and onednn_pays()
+
+
+def moderate(level: Tensor) -> bool:
+    """Whether no row needed a reference, by the logarithms to base two of the row sums."""
+    least, most = (float(x) for x in level.aminmax())
+    return least >= LEAST and most <= MOST  # NaN is neither
+
+
+def scaled(queries: Tensor) -> Tensor:
+    """Without gaps; logarithms are to base two, whose exponential is the quicker function."""
+    out = queries.new_empty(queries.shape)
+    return torch.mul(queries, queries.shape[3] ** -0.5 * LOG2E, out=out)
+
+
+def together(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor | None:
+    """All weights of some heads written out."""
+    (B, H, T, _), S = queries.shape, keys.shape[2]
+    q = scaled(queries.detach())
+    out = values.new_empty(B, T, H, values.shape[3]).transpose(1, 2)
+    level = values.new_empty(B, H, T, 1)
+    size = max(1, HELD // (T * S))
+    for b, first in product(range(B), range(0, H, size)):
+        some = b, slice(first, first + size)
+        weights = torch.bmm(q[some], keys[some].mT).exp2_()
+        if causal:
+            weights.tril_()
+        level[some] = total = weights.sum(-1, keepdim=True)
+        torch.div(torch.bmm(weights, values[some]), total, out=out[some])
+    return out if moderate(level.log2_()) else None
+
+
+def by_tiles(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Tensor | None:
+    found: Tensor
+    found, level = _Tiled.apply(queries, keys, values, graph)  # type: ignore[no-untyped-call]
+    return found if moderate(level) else None
+
+
+class _Tiled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, graph: Graph
+    ) -> tuple[Tensor, Tensor]:
+        (B, H, T, _), c = queries.shape, values.shape[3]
+        q, k, v = scaled(queries), keys.contiguous(), values.contiguous()
+        out = v.new_empty(B, T, H, c).transpose(1, 2)
+        level = v.new_empty(B, H, T)
+        for b, h in product(range(B), range(H)):
+            head = b, h
+            tiles.attend(q[head], k[head], v[head], graph.of(h), out[head], level[head])
+        level.log2_()
+        ctx.graph = graph
+        ctx.save_for_backward(q, k, v, out, level)
+        ctx.mark_non_differentiable(level)
+        return out, level
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        return *final(_Tiled.gradients, gradient, ctx.graph, *ctx.saved_tensors), None
+
+    @staticmethod
+    def gradients(
+        gradient: Tensor,
+        graph: Graph,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        level: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Of queries, keys and values."""
+        # What the softmax takes out of every row's gradient.
+        common = (gradient * out).sum(-1)
+        given = q, k, v, gradient.contiguous(), level.neg(), common.neg_()
+        found = tuple(
+            x.new_empty(len(x), x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
+            for x in (q, k, v)
+        )
+        for b, h in product(range(q.shape[0]), range(q.shape[1])):
+            tiles.gradients([x[b, h] for x in given], graph.of(h), [x[b, h] for x in found])
+        found[0].mul_(q.shape[3] ** -0.5)
+        found[1].div_(LOG2E)  # the queries had that factor, and the root
+        return found
