@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 PARTS = ("memory", "time", "fine", "growth", "compiled", "error")
-# What is close to its target, single calls in turns: (ours, other, ((length, rounds), ...)).
+# What is close to its target, very short slices in turns: (ours, other, ((length, rounds), ...)).
 BARE = ((256, 101), (1024, 51), (4096, 41))
 SHORT = ((256, 101), (512, 51), (1024, 31))
 FINE = (
@@ -73,6 +73,7 @@ FINE = (
     ("whence bigbird", "torch sdpa", ((2048, 21),)),
     ("whence perceiver", "torch sdpa", ((2048, 21),)),
 )
+BRIEF = 0.005  # seconds of their slices: a few calls of what takes a millisecond
 GROWTH = (2048, 4096, 8192, 16384)
 FEW = {8192: 3, 16384: 2}  # rounds at most, of what takes minutes
 
@@ -169,7 +170,7 @@ def fine(bench: Bench, groups: list[str]) -> list[dict[str, Any]]:
         for length, rounds in lengths:
             for backward in (False, True):
                 request = {"length": length, "backward": backward}
-                found = in_turns(bench, [other, ours], rounds, 0, **request)
+                found = in_turns(bench, [other, ours], rounds, BRIEF, **request)
                 ratios = [b / a for a, b in zip(found[ours], found[other], strict=True)][1:]
                 rows.append(
                     {

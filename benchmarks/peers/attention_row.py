@@ -47,6 +47,7 @@ PACKAGES = {
 kept: dict[str, Callable[[], None]] = {}
 lasted: dict[str, float] = {}
 LONG = 0.4  # seconds
+PAUSE, WARM_UP = 0.02, 0.01
 PATIENCE = 150  # seconds for the compiler, which unrolls a loop over hundreds of chunks
 
 
@@ -96,8 +97,9 @@ def fails(first: Callable[[], None]) -> str:
 def seconds(request: dict[str, Any]) -> dict[str, Any]:
     """The mean of as many calls as fit in the slice of time, at least one.
 
-    Between two slices the other process had the caches, and the threads slept: a call before the
-    clock starts, unless calls are so long that it does not matter.
+    Between two slices the other process had the caches, and its threads look out for more work for
+    a while, on the cores that are wanted here: a pause and some calls before the clock starts,
+    unless calls are so long that it does not matter.
     """
     layer, length, backward = request["layer"], request["length"], request["backward"]
     compiled = request.get("compiled", False)
@@ -107,11 +109,14 @@ def seconds(request: dict[str, Any]) -> dict[str, Any]:
         if compiled and (why := fails(kept[key])):
             return {"failed": why}
         kept[key]()
-    start = time.perf_counter()
-    if lasted.get(key, 0.0) < LONG:
-        kept[key]()
-        start = time.perf_counter()
     run, count = kept[key], 0
+    if lasted.get(key, 0.0) < LONG:
+        time.sleep(PAUSE)
+        start = time.perf_counter()
+        run()
+        while time.perf_counter() - start < WARM_UP:
+            run()
+    start = time.perf_counter()
     while True:
         run()
         count += 1
@@ -133,8 +138,10 @@ def peak(request: dict[str, Any]) -> dict[str, int]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        # Threads and their buffers are made before, by a short layer of the same kind.
-        prepare(request["layer"], 256, request["backward"], False)()
+        # Made before, once a process: threads and their buffers, by a short layer of the same kind;
+        # programs that a library writes for products of this length, by another layer.
+        for length in (256, request["length"]):
+            prepare(request["layer"], length, request["backward"], False)()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here

@@ -102,7 +102,7 @@ def moderate(level: Tensor) -> bool:
 def scaled(queries: Tensor) -> Tensor:
     """Without gaps; logarithms are to base two, whose exponential is the quicker function."""
     out = queries.new_empty(queries.shape)
-    return torch.mul(queries, queries.shape[3] ** -0.5 * LOG2E, out=out)
+    return torch.mul(queries, queries.shape[-1] ** -0.5 * LOG2E, out=out)
 
 
 def together(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor | None:
@@ -129,20 +129,21 @@ def by_tiles(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Ten
 
 
 class _Tiled(torch.autograd.Function):
+    """Head by head, each copied without gaps for as long as it takes."""
+
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, graph: Graph
     ) -> tuple[Tensor, Tensor]:
         (B, H, T, _), c = queries.shape, values.shape[3]
-        q, k, v = scaled(queries), keys.contiguous(), values.contiguous()
-        out = v.new_empty(B, T, H, c).transpose(1, 2)
-        level = v.new_empty(B, H, T)
+        out = values.new_empty(B, T, H, c).transpose(1, 2)
+        level = values.new_empty(B, H, T)
         for b, h in product(range(B), range(H)):
-            head = b, h
-            tiles.attend(q[head], k[head], v[head], graph.of(h), out[head], level[head])
+            q, k, v = scaled(queries[b, h]), keys[b, h].contiguous(), values[b, h].contiguous()
+            tiles.attend(q, k, v, graph.of(h), out[b, h], level[b, h])
         level.log2_()
         ctx.graph = graph
-        ctx.save_for_backward(q, k, v, out, level)
+        ctx.save_for_backward(queries, keys, values, out, level)
         ctx.mark_non_differentiable(level)
         return out, level
 
@@ -154,22 +155,25 @@ class _Tiled(torch.autograd.Function):
     def gradients(
         gradient: Tensor,
         graph: Graph,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
         out: Tensor,
         level: Tensor,
     ) -> tuple[Tensor, ...]:
         """Of queries, keys and values."""
-        # What the softmax takes out of every row's gradient.
-        common = (gradient * out).sum(-1)
-        given = q, k, v, gradient.contiguous(), level.neg(), common.neg_()
+        graph = graph.turned(queries, queries.shape[2], keys.shape[2])
         found = tuple(
             x.new_empty(len(x), x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
-            for x in (q, k, v)
+            for x in (queries, keys, values)
         )
-        for b, h in product(range(q.shape[0]), range(q.shape[1])):
-            tiles.gradients([x[b, h] for x in given], graph.of(h), [x[b, h] for x in found])
-        found[0].mul_(q.shape[3] ** -0.5)
+        for b, h in product(range(len(queries)), range(queries.shape[1])):
+            up = gradient[b, h].contiguous()
+            # What the softmax takes out of every row's gradient.
+            less = (up * out[b, h]).sum(-1).neg_()
+            q, k, v = scaled(queries[b, h]), keys[b, h].contiguous(), values[b, h].contiguous()
+            given = q, k, v, up, level[b, h].neg(), less
+            tiles.gradients(given, graph.of(h), [x[b, h] for x in found])
+        found[0].mul_(queries.shape[3] ** -0.5)
         found[1].div_(LOG2E)  # the queries had that factor, and the root
         return found

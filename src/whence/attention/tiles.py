@@ -32,24 +32,45 @@ class Graph(NamedTuple):
     causal: bool
     edges: Tensor | None = None
     block: int = 1
+    upper: Tensor | None = None  # a triangle of ones, see `turned`
 
     def of(self, head: int) -> "Graph":
         return self if self.edges is None else self._replace(edges=self.edges[head])
+
+    def turned(self, like: Tensor, T: int, S: int) -> "Graph":
+        """For transposed tiles, of all heads: `triu_` takes five times as long as a product."""
+        if not self.causal:
+            return self
+        size = min(T, sizes(T, S, True)[0])
+        return self._replace(upper=like.new_ones(size, size).triu_())
 
     def fits(self, T: int, S: int) -> bool:
         """Whether no block is in two tiles."""
         return not any(size % self.block for size in (T, S, *sizes(T, S, self.causal)))
 
-    def clear(self, weights: Tensor, asked: slice, seen: slice, turned: bool) -> None:
-        """Zeros where nothing is seen in a tile (queries, sources) of weights, or its transpose."""
+    def clear(self, weights: Tensor, asked: slice, seen: slice) -> None:
+        """Zeros where nothing is seen in a tile (queries, sources) of weights."""
         if self.edges is not None:
-            P = self.block
-            rows, columns = (slice(x.start // P, x.stop // P) for x in (asked, seen))
-            part = self.edges[rows, columns]
-            blocks = weights.view(weights.shape[0] // P, P, weights.shape[1] // P, P)
-            blocks *= (part.mT if turned else part)[:, None, :, None]
+            self.clear_blocks(weights, self.part(asked, seen))
         if self.causal and seen == asked:
-            weights.triu_() if turned else weights.tril_()
+            weights.tril_()
+
+    def clear_turned(self, weights: Tensor, asked: slice, seen: slice) -> None:
+        """The same of the transpose."""
+        if self.edges is not None:
+            self.clear_blocks(weights, self.part(asked, seen).mT)
+        if self.upper is not None and seen == asked:
+            weights *= self.upper[: len(weights), : len(weights)]
+
+    def part(self, asked: slice, seen: slice) -> Tensor:
+        assert self.edges is not None
+        rows, columns = (slice(x.start // self.block, x.stop // self.block) for x in (asked, seen))
+        return self.edges[rows, columns]
+
+    def clear_blocks(self, weights: Tensor, part: Tensor) -> None:
+        (rows, columns), P = weights.shape, self.block
+        blocks = weights.view(rows // P, P, columns // P, P)
+        blocks *= part[:, None, :, None]
 
 
 def pay(T: int, S: int, width: int, causal: bool) -> bool:
@@ -88,7 +109,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, graph: Graph, out: Tensor, total: Te
         mixed = mass = None
         for seen in parts(asked.stop if graph.causal else S, columns):
             weights = multiply(q[asked], k[seen]).exp2_()
-            graph.clear(weights, asked, seen, turned=False)
+            graph.clear(weights, asked, seen)
             mixed = added(mixed, multiply(weights, v[seen].mT))
             mass = added(mass, weights.sum(-1, keepdim=True))
         assert mixed is not None and mass is not None
@@ -105,18 +126,20 @@ def gradients(given: Sequence[Tensor], graph: Graph, results: Sequence[Tensor]) 
     q, k, v, up, below, less = given
     to_q, to_k, to_v = results
     rows, columns = sizes(len(q), len(k), graph.causal)
-    to_q_turned = q.new_zeros(q.shape[1], len(q))
+    of_queries: dict[int, Tensor] = {}  # by the first of them, transposed
     for seen in parts(len(k), columns):
         key, value, key_turned = k[seen], v[seen], k[seen].mT.contiguous()
         of_key = of_value = None
         for asked in parts(len(q), rows, seen.start if graph.causal else 0):
             query, here = q[asked], up[asked]
             weights = multiply(key, query, below[asked]).exp2_()
-            graph.clear(weights, asked, seen, turned=True)
+            graph.clear_turned(weights, asked, seen)
             of_value = added(of_value, multiply(weights, here.mT))
             weights *= multiply(value, here, less[asked])
             of_key = added(of_key, multiply(weights, query.mT))
-            to_q_turned[:, asked] += multiply(key_turned, weights.mT)
+            turned = multiply(key_turned, weights.mT)
+            of_queries[asked.start] = added(of_queries.get(asked.start), turned)
         assert of_key is not None and of_value is not None
         to_k[seen], to_v[seen] = of_key, of_value
-    to_q.copy_(to_q_turned.mT)
+    for first, turned in of_queries.items():
+        to_q[first : first + turned.shape[1]] = turned.mT
