@@ -273,6 +273,20 @@ def test_compiled_code_has_the_operator(onednn: None) -> None:
     assert any("whence" in name for name in seen)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_large_layers_compile_as_one_graph(
+    onednn: None, mechanism: str, causal: bool, rows: int
+) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    attention = MECHANISMS[mechanism](16, 2, 40, causal)
+    x = torch.randn(rows, 40, 16)
+    compiled = torch.compile(attention, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), attention(x), rtol=1e-4, atol=1e-5)
+
+
 def test_small_products_are_not_worth_the_call(
     calls: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,11 +73,12 @@ def derived() -> bool:
 def product(left: Tensor, right: Tensor) -> Tensor:
     """(1 or B, N, D) @ (B, D, E) -> (B, N, E)."""
     B, D, E = right.shape
-    if B == 0 or left.shape[0] not in (1, B) or left.shape[1] * D * E < LEAST or not onednn_pays():
-        return left @ right
-    if B == 1:
+    if B == len(left) == 1:
         # Not [0], whose gradient would be put into zeros of all batches.
         return linear(left.squeeze(0), right.squeeze(0).mT)[None]
+    small = B == 0 or len(left) not in (1, B) or left.shape[1] * D * E < LEAST
+    if small or torch.compiler.is_compiling() or not onednn_pays():
+        return left @ right
     pairs = zip(left.expand(B, -1, -1).unbind(), right.unbind(), strict=True)
     return torch.stack([linear(one, two.mT) for one, two in pairs])
 

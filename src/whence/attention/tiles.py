@@ -68,9 +68,9 @@ class Graph(NamedTuple):
         return self.edges[rows, columns]
 
     def clear_blocks(self, weights: Tensor, part: Tensor) -> None:
-        (rows, columns), P = weights.shape, self.block
-        blocks = weights.view(rows // P, P, columns // P, P)
-        blocks *= part[:, None, :, None]
+        P = self.block
+        # A whole row of numbers at a time, whatever the size of a block.
+        weights.view(len(part), P, -1).mul_(part.repeat_interleave(P, 1)[:, None])
 
 
 def pay(T: int, S: int, width: int, causal: bool) -> bool:
