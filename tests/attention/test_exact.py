@@ -118,7 +118,7 @@ def test_tiles_of_a_graph(made: list[tuple[int, int]], causal: bool, T: int, S: 
     heads = drawn(T=T, S=S)
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        found = exact_by_blocks(q, k, v, Graph(causal, edges, P))
+        found = exact_by_blocks(q, k, v, Graph(causal, edges.repeat_interleave(P, 2), P))
         assert found is not None
         return found
 
@@ -133,7 +133,7 @@ def test_tiles_of_a_graph(made: list[tuple[int, int]], causal: bool, T: int, S: 
 
 def test_a_block_is_never_in_two_tiles(made: list[tuple[int, int]]) -> None:
     for T, S, block in ((9, 8, 2), (8, 9, 2), (12, 12, 3)):  # the last: tiles of four
-        graph = Graph(False, torch.ones(2, 4, 4), block)
+        graph = Graph(False, torch.ones(2, 4, S), block)
         assert exact_by_blocks(*drawn(T=T, S=S), graph) is None
     assert not made
 

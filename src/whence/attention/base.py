@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whence.attention.beside import apart
 from whence.attention.checks import (
     Checked,
     State,
@@ -275,9 +276,9 @@ class Attention(Checked):
                 if not joined.requires_grad:  # the same in fewer calls
                     queries, keys, values = joined.transpose(1, 3).unbind(2)
                     return queries, keys, values
-                parts = joined.unbind(2)
+                parts = apart(joined)
             else:
-                *asking, values = joined.unbind(2)
+                *asking, values = apart(joined)
                 parts = (*self.place(positions, *asking), values)
         else:
             weight, bias, D = self.qkv.weight, self.qkv.bias, self.width

@@ -8,6 +8,7 @@ whole context: it is the same in training and evaluation, and for every length.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +26,7 @@ from whence.attention.tiles import Graph
 MOST = 0.8
 # And from this share on exact attention by tiles, if this machine has them.
 DENSE = 0.5
+Make = Callable[[int, int, Tensor], Tensor]
 # Numbers of that mask: 16 megabytes of float32.
 HELD = 1 << 22
 
@@ -69,7 +71,7 @@ class BigBird(Softmax):
         # Made from the arguments alone, so no part of a checkpoint.
         self.register_buffer("neighbours", self.draw_graph(), persistent=False)
         self.dense = self.count_dense()
-        self.last_mask: tuple[object, Tensor] | None = None
+        self.last: dict[str, tuple[object, Tensor]] = {}  # see `kept`
 
     def draw_graph(self) -> Tensor:
         """(H, blocks, chosen): the blocks seen by each block, its own first, -1 for none."""
@@ -139,12 +141,12 @@ class BigBird(Softmax):
         if self.causal and self.is_short(queries, padding):
             return self.training_weights(queries, keys, padding) @ values
         if padding is None and self.neighbours.shape[2] * P >= DENSE * S:
-            edges = Graph(self.causal, self.edges(T, S).to(values.dtype), P)
-            found = exact_by_blocks(queries, keys, values, edges)
+            edges = self.kept("edges", self.wide_edges, T, S, values)
+            found = exact_by_blocks(queries, keys, values, Graph(self.causal, edges, P))
             if found is not None:
                 return found
         if padding is None and self.sees_most(T, S):
-            mask = self.kept_mask(T, S, queries)
+            mask = self.kept("mask", self.hidden, T, S, queries)[None]
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         everything = 0 if self.causal else min(self.leading * P, T)
         heads = [self.see_all(queries[:, :, :everything], keys, values, padding)]
@@ -171,17 +173,21 @@ class BigBird(Softmax):
         share = self.neighbours.shape[2] * self.block / S
         return not self.causal and share >= MOST and self.heads * T * S <= HELD
 
-    def kept_mask(self, T: int, S: int, like: Tensor) -> Tensor:
-        """`hidden`, kept for the next text of this length: making it takes a fifth of a layer."""
+    def kept(self, name: str, make: Make, T: int, S: int, like: Tensor) -> Tensor:
+        """`make(T, S, like)`, kept for the next text of this length: it takes up to a fifth of a
+        layer's time."""
         if torch.compiler.is_compiling():
-            return self.hidden(T, S, like)[None]
+            return make(T, S, like)
         wanted = (T, S, like.dtype, like.device)
-        kept = self.last_mask
-        if kept is None or kept[0] != wanted:
+        last = self.last.get(name)
+        if last is None or last[0] != wanted:
             with torch.inference_mode(False):  # training may use it next
-                mask = self.hidden(T, S, like)[None]  # torch's kernel wants four dimensions
-            kept = self.last_mask = (wanted, mask)
-        return kept[1]
+                last = self.last[name] = (wanted, make(T, S, like))
+        return last[1]
+
+    def wide_edges(self, T: int, S: int, like: Tensor) -> Tensor:
+        """(H, blocks of T, S): one where the graph has an edge."""
+        return self.edges(T, S).to(like.dtype).repeat_interleave(self.block, -1)
 
     def hidden(self, T: int, S: int, like: Tensor) -> Tensor:
         """(H,T,S), to be added to the scores: -inf where the graph has no edge."""

@@ -14,6 +14,7 @@ logarithm of that sum.
 Shape letters: B batch, H heads, T queries, S sources, d width of a head, c of its values.
 """
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whence.attention import tiles
+from whence.attention.beside import beside
 from whence.attention.gradients import final
 from whence.attention.linear import derived, onednn_pays, plain_numbers
 from whence.attention.tiles import Graph
@@ -128,8 +130,16 @@ def by_tiles(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Ten
     return found if moderate(level) else None
 
 
+def side_by_side(B: int, H: int, each: int) -> Iterator[tuple[int, slice]]:
+    """Heads that are copied without gaps at once: of short texts all, of long ones one."""
+    size = max(1, HELD // each)
+    for b in range(B):
+        for first in range(0, H, size):
+            yield b, slice(first, min(first + size, H))
+
+
 class _Tiled(torch.autograd.Function):
-    """Head by head, each copied without gaps for as long as it takes."""
+    """Head by head."""
 
     @staticmethod
     def forward(
@@ -138,9 +148,10 @@ class _Tiled(torch.autograd.Function):
         (B, H, T, _), c = queries.shape, values.shape[3]
         out = values.new_empty(B, T, H, c).transpose(1, 2)
         level = values.new_empty(B, H, T)
-        for b, h in product(range(B), range(H)):
-            q, k, v = scaled(queries[b, h]), keys[b, h].contiguous(), values[b, h].contiguous()
-            tiles.attend(q, k, v, graph.of(h), out[b, h], level[b, h])
+        for some in side_by_side(B, H, keys[0, 0].numel()):
+            q, k, v = scaled(queries[some]), keys[some].contiguous(), values[some].contiguous()
+            for number, one in enumerate(zip(q, k, v, out[some], level[some], strict=True)):
+                tiles.attend(*one[:3], graph.of(some[1].start + number), *one[3:])
         level.log2_()
         ctx.graph = graph
         ctx.save_for_backward(queries, keys, values, out, level)
@@ -162,18 +173,19 @@ class _Tiled(torch.autograd.Function):
         level: Tensor,
     ) -> tuple[Tensor, ...]:
         """Of queries, keys and values."""
-        graph = graph.turned(queries, queries.shape[2], keys.shape[2])
-        found = tuple(
-            x.new_empty(len(x), x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
-            for x in (queries, keys, values)
-        )
-        for b, h in product(range(len(queries)), range(queries.shape[1])):
-            up = gradient[b, h].contiguous()
+        (B, H, T, d), S = queries.shape, keys.shape[2]
+        graph = graph.turned(queries, T, S)
+        found = to_q, to_k, to_v = beside(queries, keys, values)
+        for some in side_by_side(B, H, keys[0, 0].numel()):
+            q, k, v = scaled(queries[some]), keys[some].contiguous(), values[some].contiguous()
+            up = gradient[some].contiguous()
             # What the softmax takes out of every row's gradient.
-            less = (up * out[b, h]).sum(-1).neg_()
-            q, k, v = scaled(queries[b, h]), keys[b, h].contiguous(), values[b, h].contiguous()
-            given = q, k, v, up, level[b, h].neg(), less
-            tiles.gradients(given, graph.of(h), [x[b, h] for x in found])
-        found[0].mul_(queries.shape[3] ** -0.5)
-        found[1].div_(LOG2E)  # the queries had that factor, and the root
+            less = (up * out[some]).sum(-1).neg_()
+            given = zip(q, k, v, up, level[some].neg(), less, strict=True)
+            turned = q.new_empty(len(q), d, T)
+            results = zip(turned, to_k[some], to_v[some], k.mT.contiguous(), strict=True)
+            for number, (one, to_one) in enumerate(zip(given, results, strict=True)):
+                tiles.gradients(one, graph.of(some[1].start + number), to_one)
+            torch.mul(turned.mT, d**-0.5, out=to_q[some])
+        to_k.div_(LOG2E)  # the queries had that factor, and the root
         return found

@@ -25,6 +25,7 @@ LEAST = 1 << 22
 # Times as fast as MKL. Below, what oneDNN takes to write a program for each shape is not made up.
 PAYS = 1.4
 TURNS = 16
+MANY = 512  # rows
 Way = Callable[[Tensor, Tensor, None], Tensor]
 
 
@@ -135,18 +136,22 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _dense(x: Tensor) -> Tensor:
     """Rows or columns without gaps."""
-    return x if x.is_contiguous() or x.mT.is_contiguous() else x.contiguous()
+    if x.is_contiguous() or x.mT.is_contiguous():
+        return x
+    return x.mT.contiguous().mT if x.stride(0) == 1 else x.contiguous()
 
 
 def outer(gradient: Tensor, x: Tensor) -> Tensor:
-    """A weight's: (N, E), (N, D) -> gradient^T x. The shorter as rows: a tenth quicker."""
-    if gradient.shape[1] > x.shape[1]:
+    """A weight's: (N, E), (N, D) -> gradient^T x. The shorter as rows: a tenth quicker, and made up
+    for by the copy of what is found if there are few numbers to sum."""
+    if gradient.shape[1] > x.shape[1] and len(x) >= MANY:
         return linear(x.mT, gradient.mT).mT.contiguous()
     return linear(gradient.mT, x.mT)
 
 
 def _recorded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found: Tensor = _Map.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    way = _Transformed if derived() else _Map
+    found: Tensor = way.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -154,14 +159,9 @@ class _Map(torch.autograd.Function):
     """The operator has no derivatives of its own; these have all further ones, too."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return multiply(x, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, _ = inputs
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.save_for_forward(x, weight)
+        return multiply(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -175,6 +175,21 @@ class _Map(torch.autograd.Function):
             outer(gradient, x) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )
+
+
+class _Transformed(_Map):
+    """The same for forward derivatives and maps over a batch. torch looks up the signature of such
+    a function at every call, which takes as long as a small product."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+        return multiply(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, _ = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
 
     @staticmethod
     def jvp(ctx: Any, *moved: Tensor | None) -> Tensor:

@@ -129,14 +129,14 @@ class Linformer(Attention):
         about, D = x if source is None else source, self.width
         if padding is not None:
             about = about.masked_fill(~padding[..., None], 0.0)  # see `blank`
-        to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
         rounded = torch.is_autocast_enabled(x.device.type)
         if not (padding is not None or rounded or derived() or torch.compiler.is_compiling()):
-            slots = to_keys if self.shared else torch.cat([to_keys, to_values], 3)
+            slots, hidden = self.pooling_at_once(about.shape[1])
             weight, bias = self.qkv.weight, self.qkv.bias
-            parts = pooled_heads(x, about, weight, bias, slots[0, 0], self.shared)
+            parts = pooled_heads(x, about, weight, bias, slots, self.shared)
             queries, keys, values = (self.split(part) for part in parts)
             return self.look_up(queries, keys, values, hidden)
+        to_keys, to_values, hidden = self.pooling(about.shape[1], padding)
         weights = torch.split(self.qkv.weight, D)
         biases = [None] * 3 if self.qkv.bias is None else torch.split(self.qkv.bias, D)
         queries = self.split(linear(x, weights[0], biases[0]))
@@ -157,6 +157,17 @@ class Linformer(Attention):
         if self.form == "averaged":
             to_keys, to_values = (self.mean(slots, sure) for slots in (to_keys, to_values))
         return to_keys, to_values, hidden
+
+    def pooling_at_once(self, S: int) -> tuple[Tensor, Tensor | None]:
+        """E and F that all heads share side by side (S, m or 2 m), and what hides empty slots."""
+        slots = self.project_keys[0, :S]
+        if self.project_values is not None:
+            slots = torch.cat([slots, self.project_values[0, :S]], 1)
+        if not bool(self.filled(slots[0]).all()):
+            to_keys, to_values, hidden = self.pooling(S, None)
+            both = to_keys if self.shared else torch.cat([to_keys, to_values], 3)
+            return both[0, 0], hidden
+        return slots if self.form == "free" else slots.softmax(0), None
 
     def mean(self, slots: Tensor, sure: bool) -> Tensor:
         """How much of each source (1 or B, 1 or H, S, m) is in a slot's mean; an empty one has

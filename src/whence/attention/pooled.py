@@ -21,8 +21,26 @@ def pooled_heads(
     x: Tensor, source: Tensor, weight: Tensor, bias: Tensor | None, slots: Tensor, shared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(B,T,D), (B,S,D), (3 D,D), (3 D) or None, (S,M) -> (B,T,D), (B,m,D), (B,m,D)."""
-    queries, keys, values, _ = _Pooled.apply(x, source, weight, bias, slots, shared)  # type: ignore[no-untyped-call]
+    make = _Pooled.apply if torch.is_grad_enabled() else pooled_parts
+    queries, keys, values, _ = make(x, source, weight, bias, slots, shared)
     return queries, keys, values
+
+
+def pooled_parts(
+    x: Tensor, source: Tensor, weight: Tensor, bias: Tensor | None, slots: Tensor, shared: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys, values, and the pooled positions (B,M,D) of which the last two are made."""
+    by_query, by_key, by_value = weight.chunk(3)
+    pooled = product(slots.mT[None], source)
+    of_keys, of_values = halves(pooled, shared)
+    keys, values = linear(of_keys, by_key), linear(of_values, by_value)
+    if bias is None:
+        return linear(x, by_query), keys, values, pooled
+    to_query, to_key, to_value = bias.chunk(3)
+    masses = halves(slots.sum(0)[None, :, None], shared)
+    keys.addcmul_(masses[0], to_key)
+    values.addcmul_(masses[1], to_value)
+    return linear(x, by_query, to_query), keys, values, pooled
 
 
 def halves(pooled: Tensor, shared: bool) -> tuple[Tensor, ...]:
@@ -39,26 +57,12 @@ class _Pooled(torch.autograd.Function):
     """What was pooled is a result too: second derivatives go through it."""
 
     @staticmethod
-    def forward(
-        x: Tensor, source: Tensor, weight: Tensor, bias: Tensor | None, slots: Tensor, shared: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        by_query, by_key, by_value = weight.chunk(3)
-        pooled = product(slots.mT[None], source)
-        of_keys, of_values = halves(pooled, shared)
-        keys, values = linear(of_keys, by_key), linear(of_values, by_value)
-        if bias is None:
-            return linear(x, by_query), keys, values, pooled
-        to_query, to_key, to_value = bias.chunk(3)
-        masses = halves(slots.sum(0)[None, :, None], shared)
-        keys.addcmul_(masses[0], to_key)
-        values.addcmul_(masses[1], to_value)
-        return linear(x, by_query, to_query), keys, values, pooled
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.shared = inputs
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        *tensors, ctx.shared = given
+        found = pooled_parts(*given)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, output[3])
+        ctx.save_for_backward(*tensors, found[3])
+        return found
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:

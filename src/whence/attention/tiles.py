@@ -26,7 +26,8 @@ LEAST = 5 << 19
 class Graph(NamedTuple):
     """Who sees whom: a position those up to itself, if causal, of the blocks that its block sees.
 
-    edges: (H,Q,K), of one head (Q,K): one or zero; None for ones.
+    edges: (H,Q,S), of one head (Q,S), one or zero: what each block of queries sees, a number for
+    each source, so that weights are cleared a whole row of numbers at a time. None for ones.
     """
 
     causal: bool
@@ -38,11 +39,15 @@ class Graph(NamedTuple):
         return self if self.edges is None else self._replace(edges=self.edges[head])
 
     def turned(self, like: Tensor, T: int, S: int) -> "Graph":
-        """For transposed tiles, of all heads: `triu_` takes five times as long as a product."""
-        if not self.causal:
-            return self
-        size = min(T, sizes(T, S, True)[0])
-        return self._replace(upper=like.new_ones(size, size).triu_())
+        """For transposed tiles, of all heads: a number for each query that a block of sources has,
+        and a triangle (`triu_` takes five times as long as a product)."""
+        edges, upper = self.edges, None
+        if edges is not None:
+            edges = edges[..., :: self.block].mT.repeat_interleave(self.block, -1)
+        if self.causal:
+            size = min(T, sizes(T, S, True)[0])
+            upper = like.new_ones(size, size).triu_()
+        return self._replace(edges=edges, upper=upper)
 
     def fits(self, T: int, S: int) -> bool:
         """Whether no block is in two tiles."""
@@ -50,27 +55,21 @@ class Graph(NamedTuple):
 
     def clear(self, weights: Tensor, asked: slice, seen: slice) -> None:
         """Zeros where nothing is seen in a tile (queries, sources) of weights."""
-        if self.edges is not None:
-            self.clear_blocks(weights, self.part(asked, seen))
+        self.clear_blocks(weights, asked, seen)
         if self.causal and seen == asked:
             weights.tril_()
 
     def clear_turned(self, weights: Tensor, asked: slice, seen: slice) -> None:
-        """The same of the transpose."""
-        if self.edges is not None:
-            self.clear_blocks(weights, self.part(asked, seen).mT)
+        """The same of the transpose, by a graph that was `turned`."""
+        self.clear_blocks(weights, seen, asked)
         if self.upper is not None and seen == asked:
             weights *= self.upper[: len(weights), : len(weights)]
 
-    def part(self, asked: slice, seen: slice) -> Tensor:
-        assert self.edges is not None
-        rows, columns = (slice(x.start // self.block, x.stop // self.block) for x in (asked, seen))
-        return self.edges[rows, columns]
-
-    def clear_blocks(self, weights: Tensor, part: Tensor) -> None:
-        P = self.block
-        # A whole row of numbers at a time, whatever the size of a block.
-        weights.view(len(part), P, -1).mul_(part.repeat_interleave(P, 1)[:, None])
+    def clear_blocks(self, weights: Tensor, down: slice, across: slice) -> None:
+        if self.edges is None:
+            return
+        part = self.edges[down.start // self.block : down.stop // self.block, across]
+        weights.view(len(part), self.block, -1).mul_(part[:, None])
 
 
 def pay(T: int, S: int, width: int, causal: bool) -> bool:
@@ -122,13 +121,13 @@ def gradients(given: Sequence[Tensor], graph: Graph, results: Sequence[Tensor]) 
 
     given: q, k, v, the gradient of the outputs, and what is added to the logarithms of a row and
     to the gradients of its weights (T).
+    results: where to write those of q (d,T), transposed, of k and of v; and k transposed (d,S).
     """
     q, k, v, up, below, less = given
-    to_q, to_k, to_v = results
+    to_q, to_k, to_v, k_turned = results
     rows, columns = sizes(len(q), len(k), graph.causal)
-    of_queries: dict[int, Tensor] = {}  # by the first of them, transposed
     for seen in parts(len(k), columns):
-        key, value, key_turned = k[seen], v[seen], k[seen].mT.contiguous()
+        key, value, key_turned = k[seen], v[seen], k_turned[:, seen]
         of_key = of_value = None
         for asked in parts(len(q), rows, seen.start if graph.causal else 0):
             query, here = q[asked], up[asked]
@@ -137,9 +136,10 @@ def gradients(given: Sequence[Tensor], graph: Graph, results: Sequence[Tensor]) 
             of_value = added(of_value, multiply(weights, here.mT))
             weights *= multiply(value, here, less[asked])
             of_key = added(of_key, multiply(weights, query.mT))
-            turned = multiply(key_turned, weights.mT)
-            of_queries[asked.start] = added(of_queries.get(asked.start), turned)
+            of_query = multiply(key_turned, weights.mT)
+            if seen.start:
+                to_q[:, asked] += of_query
+            else:  # the first tile of these queries
+                to_q[:, asked] = of_query
         assert of_key is not None and of_value is not None
         to_k[seen], to_v[seen] = of_key, of_value
-    for first, turned in of_queries.items():
-        to_q[first : first + turned.shape[1]] = turned.mT
