@@ -305,9 +305,9 @@ def test_a_module_with_torchs_names() -> None:
 @pytest.fixture
 def untried() -> Iterator[None]:
     """A process that has not found out yet."""
-    module._tried.cache_clear()
+    module._known.clear()
     yield
-    module._tried.cache_clear()
+    module._known.clear()
 
 
 def wait(milliseconds: float) -> None:

@@ -272,7 +272,7 @@ class Attention(Checked):
         # Taken apart along the positions, so that the gradients are put together by plain copies.
         if source is None:
             joined = self.qkv(x).reshape(*x.shape[:2], 3, self.heads, self.head_width)
-            if not self.qk_norm and self.rotation is None:
+            if not self.qk_norm and (self.rotation is None or self.turned(joined, positions)):
                 if not joined.requires_grad:  # the same in fewer calls
                     queries, keys, values = joined.transpose(1, 3).unbind(2)
                     return queries, keys, values
@@ -290,6 +290,15 @@ class Attention(Checked):
             parts = (*self.place(positions, queries), *self.place(positions, keys), values)
         queries, keys, values = (part.transpose(1, 2) for part in parts)  # (B,T,H,d)
         return queries, keys, values
+
+    def turned(self, joined: Tensor, positions: Tensor | None) -> bool:
+        """Rotate the queries and keys of (B,T,3,H,d) where they are, if that may be: a hook of the
+        projection may have kept them."""
+        rotation = self.rotation
+        if rotation is None or self.qkv._forward_hooks or not rotation.may_turn_in_place(joined):
+            return False
+        rotation.turn_in_place(positions, joined[:, :, :2])
+        return True
 
     def place(self, positions: Tensor | None, *heads: Tensor) -> Sequence[Tensor]:
         """Norm and rotation of queries, keys or both (B,T,H,d), if there are."""

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.linear import derived
+from whence.attention.linear import derived, onednn_pays
 
 
 def apart(joined: Tensor) -> tuple[Tensor, ...]:
     """(B,T,3,H,d) -> three of (B,T,H,d)."""
-    if not torch.is_grad_enabled() or derived() or torch.compiler.is_compiling():
+    recorded = torch.is_grad_enabled() and not (torch.compiler.is_compiling() or derived())
+    # Only there are gradients made beside each other (`exact.py`); torch's kernel does not.
+    if not (recorded and onednn_pays()):
         return joined.unbind(2)
     found: tuple[Tensor, ...] = _Apart.apply(joined)  # type: ignore[no-untyped-call]
     return found

@@ -47,7 +47,9 @@ def exact_attention(
 ) -> Tensor:
     """(B,H,T,d), (B,H,S,d), (B,H,S,c) -> (B,H,T,c), as scaled_dot_product_attention."""
     found = None
-    if mask is None and suits(queries, keys, values, causal):
+    # In this order: where torch's kernel is right, every question before it counts in a short text.
+    asked = mask is None and not torch.compiler.is_compiling() and onednn_pays()
+    if asked and suits(queries, keys, values, causal):
         if tiles_pay(queries, keys, values, causal):
             found = by_tiles(queries, keys, values, Graph(causal))
         elif together_pays(queries, keys, values):
@@ -59,6 +61,8 @@ def exact_attention(
 
 def exact_by_blocks(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Tensor | None:
     """The same of a graph, if tiles that include those without an edge are quick."""
+    if torch.compiler.is_compiling() or not onednn_pays():
+        return None
     if not suits(queries, keys, values, graph.causal):
         return None
     fits = graph.fits(queries.shape[2], keys.shape[2])
@@ -73,7 +77,7 @@ def suits(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bool:
     S = keys.shape[2]
     if keys.shape != (B, H, S, d) or values.shape[:3] != keys.shape[:3] or (causal and T != S):
         return False
-    if torch.compiler.is_compiling() or derived():
+    if derived():
         return False
     return bool(B * H * T * S) and plain_numbers(queries, keys, values)
 
@@ -86,13 +90,13 @@ def tiles_pay(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bo
     T, S, width = queries.shape[2], keys.shape[2], min(queries.shape[3], values.shape[3])
     if learned(queries, keys, values) and S < NARROW:
         return False
-    return tiles.pay(T, S, width, causal) and onednn_pays()
+    return tiles.pay(T, S, width, causal)
 
 
 def together_pays(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
     each = queries.shape[2] * keys.shape[2]
     fits = each < TOGETHER and each * queries.shape[1] >= FEW
-    return fits and not learned(queries, keys, values) and onednn_pays()
+    return fits and not learned(queries, keys, values)
 
 
 def moderate(level: Tensor) -> bool:

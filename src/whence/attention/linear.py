@@ -11,7 +11,6 @@ Shape letters: N rows, D features of a row, E features of the result.
 
 import time
 from collections.abc import Callable
-from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -31,13 +30,14 @@ Way = Callable[[Tensor, Tensor, None], Tensor]
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (.., D), weight (E, D), bias (E) or None -> x weight^T + bias (.., E)."""
+    compiling = torch.compiler.is_compiling()  # nothing can be tried while code is made
+    if not (compiling or onednn_pays()):
+        return F.linear(x, weight, bias)
     if x.numel() * len(weight) < LEAST or not _suits(x, weight, bias):
         return F.linear(x, weight, bias)
-    if torch.compiler.is_compiling():  # nothing can be tried while code is made
+    if compiling:
         made: Tensor = _opaque(x.reshape(-1, x.shape[-1]), weight, bias)
         return made.view(*x.shape[:-1], len(weight))
-    if not onednn_pays():
-        return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     found = (
         _recorded(rows, weight, bias)
@@ -93,14 +93,18 @@ class Linear(nn.Linear):
 
 def onednn_pays() -> bool:
     """Whether oneDNN is clearly quicker here, as found out at the first question."""
-    with _one_at_a_time:  # lanes may ask together, and are to be told the same
-        return _tried()
+    if not _known:
+        with _one_at_a_time:  # lanes may ask together, and are to be told the same
+            if not _known:
+                _known.append(_tried())
+    return _known[0]
 
 
+# Asked before every product, so it is looked up and nothing else.
+_known: list[bool] = []
 _one_at_a_time = Lock()
 
 
-@cache
 def _tried() -> bool:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.attention.checks import refuse_below
+from whence.attention.linear import derived
 
 
 class Rotation(nn.Module):
@@ -56,13 +57,7 @@ class Rotation(nn.Module):
         """The same of tensors (B, T, H, d) of one shape and precision: queries and keys at once."""
         x = places[0]
         rows, T, heads, size = x.shape
-        if size != self.size or (positions is None and self.context < T):
-            raise ValueError(
-                f"these rotations are for {self.context} positions of width {self.size}, "
-                f"not {T} of width {size}"
-            )
-        turns = self.turns
-        turns = turns[:T] if positions is None else turns[positions].view(rows, T, -1, 2)
+        turns = self.turns_of(x, positions)
         if torch.compiler.is_compiling():
             return turned_by_halves(turns.to(x.dtype).unsqueeze(-3), *places)
         # One complex product is about 20 times faster in eager mode than strided halves. There are
@@ -76,6 +71,29 @@ class Rotation(nn.Module):
             turned = torch.view_as_real(pairs * by).flatten(-2)
             found.append(turned.to(x.dtype))
         return found
+
+
+    def turn_in_place(self, positions: Tensor | None, places: Tensor) -> None:
+        """The same of queries and keys side by side (B,T,n,H,d), which nobody else has seen: of a
+        short text the new memory for them costs as much as the product."""
+        turns = self.turns_of(places[:, :, 0], positions)
+        pairs = torch.view_as_complex(places.unflatten(-1, (-1, 2)))
+        pairs *= torch.view_as_complex(turns)[..., None, None, :]
+
+    def may_turn_in_place(self, joined: Tensor) -> bool:
+        """Whether there are complex numbers of that precision, and nothing is recorded."""
+        full = joined.dtype in (torch.float32, torch.float64) and joined.dtype == self.turns.dtype
+        return full and not (joined.requires_grad or torch.compiler.is_compiling() or derived())
+
+    def turns_of(self, x: Tensor, positions: Tensor | None) -> Tensor:
+        """Cosine and sine (T or B,T, d/2, 2) for the positions of x (B,T,H,d)."""
+        rows, T, _, size = x.shape
+        if size != self.size or (positions is None and self.context < T):
+            raise ValueError(
+                f"these rotations are for {self.context} positions of width {self.size}, "
+                f"not {T} of width {size}"
+            )
+        return self.turns[:T] if positions is None else self.turns[positions].view(rows, T, -1, 2)
 
 
 def turned_by_halves(turns: Tensor, *places: Tensor) -> list[Tensor]:
