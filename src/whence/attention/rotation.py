@@ -72,12 +72,11 @@ class Rotation(nn.Module):
             found.append(turned.to(x.dtype))
         return found
 
-
     def turn_in_place(self, positions: Tensor | None, places: Tensor) -> None:
         """The same of queries and keys side by side (B,T,n,H,d), which nobody else has seen: of a
         short text the new memory for them costs as much as the product."""
         turns = self.turns_of(places[:, :, 0], positions)
-        pairs = torch.view_as_complex(places.unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(places.view(*places.shape[:-1], -1, 2))
         pairs *= torch.view_as_complex(turns)[..., None, None, :]
 
     def may_turn_in_place(self, joined: Tensor) -> bool:
