@@ -152,7 +152,7 @@ def test_features_of_directions_are_their_definition(
     w = draw(M, C, seed=3).detach() / 4
     offset = torch.zeros(N, T, 1, dtype=torch.float64)
     offset[0, 2:6], offset[1, :3] = torch.inf, torch.inf
-    taken = scan._scan(None, None, v, q, k, offset, w, 0.7, False, True, chunk)[3]
+    taken = scan._scan(None, None, v, q, k, offset, w, 0.7, False, True, chunk, True)[3]
     assert taken == way
     found = causal_scan(
         None,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from whence.attention import walk
 from whence.attention.linear import linear
-from whence.attention.pieces import Piece, chunks, pieces, sum_up
+from whence.attention.pieces import Piece, aside, chunks, pieces, sum_up
 from whence.attention.walk import by_position, length
 from whence.attention.whole import before_division
 
@@ -128,7 +128,7 @@ class CalmScan:
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor, float]:
         """Outputs, row sums and, if s was divided, its largest.
 
-        `states` (segments, N, W M) gets the state before each segment but the first.
+        `states` (windows, N, W, M) gets the state before each window but the first, if it has any.
         """
         out = by_position(self.values, self.N, self.T, self.C)
         mass = out.new_empty(self.N, self.T, 1)
@@ -139,12 +139,9 @@ class CalmScan:
             if self.divided:
                 largest = max(largest, float(scale.amax()))
             mixed = torch.bmm(torch.bmm(a, b.mT).tril_(), c)
-            if piece.number == 0:
-                state = None
-            elif state is not None:
-                states[piece.number, piece.heads] = state.flatten(1)
             if not piece.alone:
-                before, state = sum_up(c, b, state, n)
+                before, after = sum_up(c, b, state, n)
+                state = aside(after, piece, states)
                 mixed.baddbmm_(a, before.mT)
             mixed = mixed.view(-1, n, piece.chunk, self.C + 1)
             total = mixed[..., self.C :]
@@ -168,14 +165,11 @@ class CalmScan:
             near, back = torch.bmm(a, b.mT).tril_(), torch.bmm(up, c.mT).tril_()
             to_a, to_b = torch.bmm(back, b), torch.bmm(back.mT, a)
             to_c = torch.bmm(near.mT, up)
-            if piece.last:
-                later = None
             if not piece.alone:
-                state = None
-                if piece.number:
-                    state = states[piece.number, piece.heads].view(n, self.C + 1, self.M)
+                state = states[piece.number, piece.heads] if piece.number else None
                 before, _ = sum_up(c, b, state, n)
-                after, later = sum_up(up, a, later, n, backwards=True)
+                after, end = sum_up(up, a, later, n, backwards=True)
+                later = end.clone() if piece.number else None
                 to_a.baddbmm_(up, before)
                 to_b.baddbmm_(c, after)
                 to_c.baddbmm_(b, after.mT)

@@ -1,10 +1,18 @@
-"""Gradients that are written by hand and have none themselves."""
+"""Gradients that are written by hand and have none themselves, and whether any are wanted."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from whence.attention.linear import derived
+
+
+def asked_for(*given: Tensor | None) -> bool:
+    """Whether there will be a gradient of any of these: what it needs has to be kept."""
+    recorded = any(x is not None and x.requires_grad for x in given)
+    return torch.is_grad_enabled() and (recorded or derived())
 
 
 def final(compute: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...]:

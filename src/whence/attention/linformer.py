@@ -9,8 +9,8 @@ arXiv:2110.02488): at time t slot i holds
     free      K~_i = sum_{j<=t} E_ij k_j                              (as published, cut at t)
     averaged  K~_i = sum_{j<=t} e^{E_ij} k_j / sum_{j<=t} e^{E_ij}    (a running mean: no growth)
 
-and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan, or one
-walk of `slots.py` that makes both at once where that is possible; of short texts plain products.
+and V~ likewise. Scores q_t . K~ and the mixture of V~ are two passes of the one causal scan; of the
+averaged form mostly something quicker (`means.py`).
 A slot whose column of E has been exactly zero (averaged: -inf) so far is empty and gets no weight,
 unless all of them are.
 
@@ -20,6 +20,7 @@ projection per head do not commute with W, and take the plain order.
 """
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -31,11 +32,9 @@ from whence.attention.dropout import drop
 from whence.attention.exact import exact_attention
 from whence.attention.linear import derived, linear, product
 from whence.attention.look_back import aim_back
-from whence.attention.mass import running_logsumexp
+from whence.attention.means import attend_means, by_scans, hide_empty, hide_unentered
 from whence.attention.pooled import pooled_heads
 from whence.attention.scan import causal_scan
-from whence.attention.short import SHORT, slot_pairs
-from whence.attention.slots import attend_slots, moderate
 from whence.attention.softmax import masked_softmax
 
 FORMS = ("free", "averaged")
@@ -193,36 +192,21 @@ class Linformer(Attention):
             return self.look_up(queries, pool(to_keys, keys), pool(to_values, values), hidden)
         keys, values, padding = self.align(T, keys, values, padding)
         to_keys, to_values = self.slots(T, padding)
-        whole = self.form == "averaged" and not (self.training and self.dropout)
-        if whole and moderate(to_keys, to_values, keys, values):
-            attend = slot_pairs if T <= SHORT else attend_slots
-            out = attend(queries * scale, keys, values, to_keys, to_values)
-            return out.to(values.dtype)
-        # The first position that enters a slot fills it.
-        entered = self.filled(to_keys)
-        first = torch.where(entered.any(2), entered.int().argmax(2), T)[:, :, None]
-        hidden = self.hide_empty(torch.arange(T, device=keys.device)[:, None] >= first)
-        if self.form == "free":
-            scores = causal_scan(queries * scale, keys, to_keys)
-            return causal_scan(self.attend(scores, hidden), to_values, values).to(values.dtype)
-        mass = running_logsumexp(to_keys)
-        scores = causal_scan(
-            queries * scale, keys, None, query_log=-mass, key_log=to_keys, side="channels"
-        )
-        if to_values is not to_keys:
-            mass = running_logsumexp(to_values)
-        chosen = self.attend(scores, hidden)
-        out = causal_scan(chosen, None, values, query_log=-mass, key_log=to_values)
-        return out.to(values.dtype)
+        queries = queries * scale
+        if self.form == "averaged":
+            if self.training and self.dropout:
+                thin = partial(drop, probability=self.dropout, training=True)
+                return by_scans(queries, keys, values, to_keys, to_values, thin).to(values.dtype)
+            return attend_means(queries, keys, values, to_keys, to_values).to(values.dtype)
+        hidden = hide_unentered(self.filled(to_keys), to_keys.dtype)
+        chosen = self.attend(causal_scan(queries, keys, to_keys), hidden)
+        return causal_scan(chosen, to_values, values).to(values.dtype)
 
     def filled(self, projection: Tensor) -> Tensor:
         return projection != (0.0 if self.form == "free" else -math.inf)
 
     def hide_empty(self, filled: Tensor) -> Tensor:
-        """What is added to the scores: -inf for an empty slot, unless all are (nothing is real)."""
-        shown = filled | ~filled.any(-1, keepdim=True)
-        zero = torch.zeros((), dtype=self.project_keys.dtype, device=filled.device)
-        return torch.where(shown, zero, -math.inf)
+        return hide_empty(filled, self.project_keys.dtype)
 
     def attend(self, scores: Tensor, hidden: Tensor | None) -> Tensor:
         """The weights of the slots: softmax over those that hold something."""

@@ -62,7 +62,7 @@ def _sum_up(key_log: Tensor) -> tuple[Tensor, bool]:
 
 
 @torch.library.custom_op("whence::running_logsumexp_backward", mutates_args=())
-def _mass_backward(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
+def pull_logsumexp(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
     result = torch.empty_like(key_log)
     N, _, M = key_log.shape
     asked, after = key_log.new_zeros(N, 1, M), None
@@ -88,7 +88,7 @@ def _(key_log: Tensor) -> Tensor:
     return key_log.new_empty(key_log.shape)
 
 
-@_mass_backward.register_fake
+@pull_logsumexp.register_fake
 def _(gradient: Tensor, key_log: Tensor, out: Tensor) -> Tensor:
     return key_log.new_empty(key_log.shape)
 
@@ -99,7 +99,7 @@ def _remember(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 
 def _gradient(ctx: Any, gradient: Tensor) -> Tensor:
     key_log, out = ctx.saved_tensors
-    result: Tensor = _mass_backward(gradient, key_log, out)
+    result: Tensor = pull_logsumexp(gradient, key_log, out)
     return result
 
 

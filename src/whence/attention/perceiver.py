@@ -10,7 +10,7 @@ Causal forms:
             and position t sees latents i <= t. Exact, but positions after the m-th are never read.
     prefix  latent i at time t summarises all positions j <= t: weights exp(latent_i . k_j) over a
             running denominator. Every position sees everything before it, through m summaries that
-            grow with it; two passes of the one causal scan, or one walk of `slots.py`.
+            grow with it (`means.py`).
 
 The latents attend to themselves in the course form and without a mask, `layers` times. In the
 prefix form they would be different latents at each time, at a cost of T m^2: there they do not.
@@ -26,9 +26,7 @@ from whence.attention.base import Attention, in_parts, lifted, unrounded
 from whence.attention.checks import State, refuse_below
 from whence.attention.dropout import drop
 from whence.attention.exact import exact_attention
-from whence.attention.mass import running_logsumexp
-from whence.attention.scan import causal_scan
-from whence.attention.slots import attend_slots, moderate
+from whence.attention.means import attend_means
 from whence.attention.softmax import masked_softmax
 from whence.attention.summary import summarise
 from whence.attention.whole import hide
@@ -103,21 +101,8 @@ class Perceiver(Attention):
         values = self.drop_sources(values)
         keys, values, padding = self.align(queries.shape[2], keys, values, padding)
         wanted = self.ask(keys, padding)
-        if moderate(wanted, wanted, values):
-            scaled = queries * self.head_width**-0.5
-            return attend_slots(scaled, keys, values, wanted, wanted).to(values.dtype)
-        mass = running_logsumexp(wanted)
-        scores = causal_scan(
-            queries * self.head_width**-0.5,
-            keys,
-            None,
-            query_log=-mass,
-            key_log=wanted,
-            side="channels",
-        )
-        # Before the first real position every latent is empty, and the sum below is zero.
-        out = causal_scan(scores.softmax(-1), None, values, query_log=-mass, key_log=wanted)
-        return out.to(values.dtype)
+        scaled = queries * self.head_width**-0.5
+        return attend_means(scaled, keys, values, wanted, wanted).to(values.dtype)
 
     def read_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None

@@ -67,7 +67,7 @@ def sum_up(
     """Running sums over chunks of left^T right, (G n,c,W) and (G n,c,M), from a state (n,W,M).
 
     In their order or from the end. Returns the state at each chunk (G n,W,M), itself excluded, and
-    the state after them all, which is a copy: whoever keeps it must not keep all the sums.
+    the state after them all, a view: whoever keeps it must not keep all the sums (see `aside`).
     """
     W, M, G = left.shape[2], right.shape[2], len(left) // n
     sums = left.new_empty(G + 1, n, W, M)
@@ -83,4 +83,15 @@ def sum_up(
         else:
             sums[g + 1].add_(sums[g])
     before, after = (sums[1:], sums[0]) if backwards else (sums[:-1], sums[-1])
-    return before.view(-1, W, M), after.clone()
+    return before.view(-1, W, M), after
+
+
+def aside(after: Tensor, piece: Piece, states: Tensor) -> Tensor | None:
+    """The state after a piece, for the next piece and, if there is room, for the gradient.
+
+    `states` (windows, N, W, M) has that before each window but the first; without windows nothing
+    is kept.
+    """
+    if piece.last:
+        return None
+    return states[piece.number + 1, piece.heads].copy_(after) if len(states) else after.clone()

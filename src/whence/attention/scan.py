@@ -21,6 +21,7 @@ All of it is an opaque operator of torch, so that `torch.compile` passes over it
 break while it may look at the data (see `walk.py`).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from whence.attention import calm, walk
 from whence.attention.calm import CalmScan
+from whence.attention.gradients import asked_for
 from whence.attention.walk import Inputs, Walk
 
 
@@ -74,7 +76,15 @@ def causal_scan(
         directions = directions.to(full)
     if chunk is None:
         chunk = walk.CHUNK if directions is None else calm.CHUNK
-    out, *_ = _scan(*map(flat, tensors), directions, square, side == "channels", normalise, chunk)
+    out, *_ = _scan(
+        *map(flat, tensors),
+        directions,
+        square,
+        side == "channels",
+        normalise,
+        chunk,
+        asked_for(*given),
+    )
     result: Tensor = out.reshape(*lead, *out.shape[-2:])
     return result
 
@@ -92,22 +102,23 @@ def _scan(
     channels: bool,
     normalise: bool,
     chunk: int,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs, row sums, states for the gradient if it is to `keep` them, and which they are."""
     given = Inputs(a, b, c, query_log, key_log, offset, directions)
     whole = Walk(given, square, channels, normalise, chunk)
     # What came here in full precision stays in it, autocast or not.
     with torch.autocast(whole.like.device.type, enabled=False):
         quick = _calm(given, square, normalise, chunk)
         if quick is None or not quick.finite():
-            return whole.forward()
+            return whole.forward(keep)
         way = walk.CALMLY if quick.is_calm() else walk.DIVIDED
         if way == walk.DIVIDED:
             quick.divide()
-        count = walk.room_for_states(whole.N, whole.T, whole.M, chunk)
-        states = whole.like.new_empty(count, whole.N, whole.M, whole.width)
-        out, mass, largest = quick.forward(states.flatten(2))
+        states = whole.room(keep)
+        out, mass, largest = quick.forward(whole.turned(states))
         if way == walk.DIVIDED and not quick.held(mass, largest):
-            return whole.forward()
+            return whole.forward(keep)
         return out, mass, states, torch.tensor(way)
 
 
@@ -148,7 +159,8 @@ def _scan_backward(
             assert quick is not None
             if int(known) == walk.DIVIDED:
                 quick.divide()
-            to_query, to_key, to_c = quick.backward(gradient, out, mass, states.flatten(2))
+            states = Walk(given, square, channels, normalise, chunk).turned(states)
+            to_query, to_key, to_c = quick.backward(gradient, out, mass, states)
             nothing = out.new_empty(0)
             return [nothing, nothing.clone(), to_c, to_query, to_key]
         whole = Walk(given, square, channels, normalise, chunk)
@@ -168,16 +180,16 @@ def _(
     channels: bool,
     normalise: bool,
     chunk: int,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     whole = Walk(
         Inputs(a, b, c, query_log, key_log, offset, directions), square, channels, normalise, chunk
     )
-    N, T, M, like = whole.N, whole.T, whole.M, whole.like
-    count = walk.room_for_states(N, T, M, chunk)
+    N, T, like = whole.N, whole.T, whole.like
     return (
         walk.by_position(like, N, T, whole.C),
         like.new_empty((N, T, 1) if normalise else (0,)),
-        like.new_empty(count, N, M, whole.width),
+        whole.room(keep),
         torch.empty((), dtype=torch.int64),
     )
 
@@ -205,9 +217,28 @@ def _(
     return [out.new_empty(0) if x is None else walk.by_position(x, *x.shape) for x in given]
 
 
+def scan_and_pull(
+    a: Tensor | None,
+    b: Tensor | None,
+    c: Tensor | None,
+    query_log: Tensor,
+    key_log: Tensor,
+    side: str,
+) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """For whoever is an operator: (N,T,.) in full precision, and what makes the five gradients."""
+    given = (a, b, c, query_log, key_log, None, None, 0.0, side == "channels", False, walk.CHUNK)
+    results = _scan(*given, True)
+
+    def pull(gradient: Tensor) -> list[Tensor]:
+        found: list[Tensor] = _scan_backward(gradient, *results, *given)
+        return found
+
+    return results[0], pull
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output, *inputs[:7])
-    ctx.settings = inputs[7:]
+    ctx.settings = inputs[7:-1]
     ctx.mark_non_differentiable(*output[1:])
 
 
@@ -215,7 +246,7 @@ def _gradients(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
     out, mass, states, known, *given = ctx.saved_tensors
     results = _scan_backward(gradient, out, mass, states, known, *given, *ctx.settings)
     wanted = (None if x is None else y for x, y in zip(given[:5], results, strict=True))
-    return (*wanted, None, None, None, None, None, None)
+    return (*wanted, *[None] * 7)
 
 
 _scan.register_autograd(_gradients, setup_context=_remember)

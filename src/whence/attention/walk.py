@@ -241,21 +241,29 @@ class Walk:
             after = after + gains[:, g]
         return before.view(-1, self.M, self.width), after.view(state.shape)
 
-    def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def room(self, keep: bool) -> Tensor:
+        """For the states before the segments, if they are to be kept for a gradient."""
+        count = room_for_states(self.N, self.T, self.M, self.chunk) if keep else 0
+        return self.like.new_empty(count, self.N, self.M, self.width)
+
+    def turned(self, states: Tensor) -> Tensor:
+        """The same memory with channels before features, as `calm.py` has them."""
+        return states.view(len(states), self.N, self.width, self.M)
+
+    def forward(self, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Outputs, row sums, the states before the segments, and whether these are all.
 
         References belong to the states: where there were any, the backward pass walks again.
         """
         out = by_position(self.like, self.N, self.T, self.C)
         mass = out.new_ones(self.N, self.T, 1) if self.normalise else out.new_empty(0)
-        count = room_for_states(self.N, self.T, self.M, self.chunk)
-        states = out.new_empty(count, self.N, self.M, self.width)
+        states = self.room(keep)
         state, top = out.new_zeros(self.N, self.M, self.width), None
         for number, segment in enumerate(self.segments()):
             read = self.read(segment)
             state = self.carry(state, top, segment.top)
             top = segment.top
-            if number < count:
+            if number < len(states):
                 states[number] = state
             before, state = self.gather(read.b, read.c, state, backwards=False)
             near = torch.bmm(read.a, read.b.mT).tril_()
@@ -294,7 +302,7 @@ class Walk:
 
         names = ("b", "c", "key_log", "offset")
         tame = given._replace(**{name: clean(getattr(given, name)) for name in names})
-        again = Walk(tame, self.square, self.channels, self.normalise, self.chunk).forward()
+        again = Walk(tame, self.square, self.channels, self.normalise, self.chunk).forward(False)
         for result, good in zip((out, mass), again[:2], strict=True):
             if result.numel():
                 result.copy_(good)
