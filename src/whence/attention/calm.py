@@ -28,6 +28,7 @@ from torch import Tensor
 from whence.attention import walk
 from whence.attention.linear import linear
 from whence.attention.pieces import Piece, aside, chunks, pieces, sum_up
+from whence.attention.scratch import Room, lent
 from whence.attention.walk import by_position, length
 from whence.attention.whole import before_division
 
@@ -38,6 +39,8 @@ LEAST = 1e-24
 
 
 class CalmScan:
+    room: Room  # for what a piece is made of
+
     def __init__(
         self,
         queries: Tensor,
@@ -113,7 +116,7 @@ class CalmScan:
     def channels(self, piece: Piece, scale: Tensor) -> Tensor:
         """(G n, c, W): the values and a column of ones, times s."""
         values = chunks(self.values, piece)
-        wide = values.new_empty(*values.shape[:3], self.C + 1)
+        wide = self.room.take(*values.shape[:3], self.C + 1)
         torch.mul(values, scale, out=wide[..., : self.C])
         wide[..., self.C :] = scale
         return wide.flatten(0, 1)
@@ -130,17 +133,21 @@ class CalmScan:
 
         `states` (windows, N, W, M) gets the state before each window but the first, if it has any.
         """
+        with lent(self.values) as self.room:
+            return self.walk(states)
+
+    def walk(self, states: Tensor) -> tuple[Tensor, Tensor, float]:
         out = by_position(self.values, self.N, self.T, self.C)
         mass = out.new_empty(self.N, self.T, 1)
-        state: Tensor | None = None
-        largest = 0.0
+        room, state, largest = self.room, None, 0.0
         for piece in self.pieces():
+            room.clear()
             (a, b, c, scale), n = self.read(piece), piece.n
             if self.divided:
                 largest = max(largest, float(scale.amax()))
-            mixed = torch.bmm(torch.bmm(a, b.mT).tril_(), c)
+            mixed = room.bmm(room.bmm(a, b.mT).tril_(), c)
             if not piece.alone:
-                before, after = sum_up(c, b, state, n)
+                before, after = sum_up(room, c, b, state, n)
                 state = aside(after, piece, states)
                 mixed.baddbmm_(a, before.mT)
             mixed = mixed.view(-1, n, piece.chunk, self.C + 1)
@@ -155,20 +162,25 @@ class CalmScan:
         self, gradient: Tensor, out: Tensor, mass: Tensor, states: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of queries, keys and values."""
+        with lent(self.values) as self.room:
+            return self.walk_back(before_division(gradient, out, mass), states)
+
+    def walk_back(self, ups: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         given = (self.queries, self.keys, self.values)
         to_queries, to_keys, to_values = (by_position(x, *x.shape) for x in given)
-        ups = before_division(gradient, out, mass)
         later: Tensor | None = None
+        room = self.room
         for piece in self.pieces(backwards=True):
+            room.clear()
             (a, b, c, scale), n = self.read(piece), piece.n
-            up = chunks(ups, piece).reshape(-1, piece.chunk, self.C + 1)
-            near, back = torch.bmm(a, b.mT).tril_(), torch.bmm(up, c.mT).tril_()
-            to_a, to_b = torch.bmm(back, b), torch.bmm(back.mT, a)
-            to_c = torch.bmm(near.mT, up)
+            up = room.copy(chunks(ups, piece)).view(-1, piece.chunk, self.C + 1)
+            near, back = room.bmm(a, b.mT).tril_(), room.bmm(up, c.mT).tril_()
+            to_a, to_b = room.bmm(back, b), room.bmm(back.mT, a)
+            to_c = room.bmm(near.mT, up)
             if not piece.alone:
                 state = states[piece.number, piece.heads] if piece.number else None
-                before, _ = sum_up(c, b, state, n)
-                after, end = sum_up(up, a, later, n, backwards=True)
+                before, _ = sum_up(room, c, b, state, n)
+                after, end = sum_up(room, up, a, later, n, backwards=True)
                 later = end.clone() if piece.number else None
                 to_a.baddbmm_(up, before)
                 to_b.baddbmm_(c, after)

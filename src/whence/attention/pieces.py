@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import walk
+from whence.attention.scratch import Room
 
 
 class Piece(NamedTuple):
@@ -62,7 +63,12 @@ def chunks(x: Tensor, piece: Piece) -> Tensor:
 
 
 def sum_up(
-    left: Tensor, right: Tensor, state: Tensor | None, n: int, backwards: bool = False
+    room: Room,
+    left: Tensor,
+    right: Tensor,
+    state: Tensor | None,
+    n: int,
+    backwards: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Running sums over chunks of left^T right, (G n,c,W) and (G n,c,M), from a state (n,W,M).
 
@@ -70,7 +76,7 @@ def sum_up(
     the state after them all, a view: whoever keeps it must not keep all the sums (see `aside`).
     """
     W, M, G = left.shape[2], right.shape[2], len(left) // n
-    sums = left.new_empty(G + 1, n, W, M)
+    sums = room.take(G + 1, n, W, M)
     begin, gains = (sums[-1], sums[:-1]) if backwards else (sums[0], sums[1:])
     if state is None:
         begin.zero_()

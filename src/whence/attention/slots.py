@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from whence.attention.pieces import Piece, aside, chunks, pieces, sum_up
+from whence.attention.scratch import Room, lent
 from whence.attention.walk import by_position, room_for_states
 
 CHUNK = 32
@@ -46,6 +47,8 @@ class Read(NamedTuple):
 
 
 class Scan:
+    scratch: Room  # for what a piece is made of
+
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, f: Tensor | None) -> None:
         self.q, self.k, self.v, self.e, self.f = q, k, v, e, f
         (self.N, self.T, self.d), self.C, self.m = k.shape, v.shape[2], e.shape[2]
@@ -70,25 +73,33 @@ class Scan:
         return pieces(self.N, self.T, self.m, CHUNK, backwards)
 
     def rows(self, x: Tensor, piece: Piece) -> Tensor:
-        return chunks(x, piece).reshape(-1, piece.chunk, x.shape[2])
+        return self.scratch.copy(chunks(x, piece)).view(-1, piece.chunk, x.shape[2])
 
     def exponentials(self, log: Tensor, piece: Piece) -> Tensor:
         if not self.shared:
-            return self.rows(log, piece).exp()
-        weights = log[:, piece.window].exp().view(-1, 1, piece.chunk, self.m)
-        return weights.expand(-1, piece.n, -1, -1).reshape(-1, piece.chunk, self.m)
+            return self.rows(log, piece).exp_()
+        weights = self.scratch.copy(log[:, piece.window]).exp_().view(-1, 1, piece.chunk, self.m)
+        wide = weights.expand(-1, piece.n, -1, -1)
+        return self.scratch.copy(wide).view(-1, piece.chunk, self.m)
+
+    def joined(self, left: Tensor, right: Tensor | None = None) -> Tensor:
+        """Channels beside each other; without others, a one."""
+        L, W = left.shape[2], 1 if right is None else right.shape[2]
+        wide = self.scratch.take(*left.shape[:2], L + W)
+        wide[..., :L] = left
+        wide[..., L:] = 1.0 if right is None else right
+        return wide
 
     def sums(
         self, left: Tensor, weights: Tensor, state: Tensor | None, piece: Piece, which: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sums of left^T weights before each chunk, the masses, and the state after the piece."""
         if self.shared:
-            held, end = sum_up(left, weights, state, piece.n)
+            held, end = sum_up(self.scratch, left, weights, state, piece.n)
             mass = self.masses[which][:, piece.window]
             return held, mass.view(-1, 1, piece.chunk, self.m), end
-        wide = torch.cat([left, left.new_ones(*left.shape[:2], 1)], -1)
-        held, end = sum_up(wide, weights, state, piece.n)
-        mass = torch.baddbmm(held[:, -1:], self.triangle(left), weights)
+        held, end = sum_up(self.scratch, self.joined(left), weights, state, piece.n)
+        mass = self.scratch.bmm(self.triangle(left), weights).add_(held[:, -1:])
         return held[:, :-1], mass.view(-1, piece.n, piece.chunk, self.m), end
 
     def read(self, piece: Piece, states: Sequence[Tensor | None]) -> tuple[Read, list[Tensor]]:
@@ -96,7 +107,7 @@ class Scan:
         q, k, v = (self.rows(x, piece) for x in (self.q, self.k, self.v))
         e = self.exponentials(self.e, piece)
         if self.f is None:
-            f, both = e, torch.cat([k, v], -1)
+            f, both = e, self.joined(k, v)
             held, key_mass, end = self.sums(both, e, states[0], piece, 0)
             held_keys, held_values = held[:, : self.d], held[:, self.d :]
             value_mass, ends = key_mass, [end]
@@ -105,10 +116,11 @@ class Scan:
             held_keys, key_mass, end = self.sums(k, e, states[0], piece, 0)
             held_values, value_mass, other = self.sums(v, f, states[1], piece, 1)
             ends = [end, other]
-        near = torch.bmm(q, k.mT).tril_()
-        scores = over(torch.bmm(near, e).baddbmm_(q, held_keys), key_mass)
-        chosen = scores.softmax(-1)
-        shares = over(chosen, value_mass, torch.empty_like(chosen))
+        room = self.scratch
+        near = room.bmm(q, k.mT).tril_()
+        scores = over(room.bmm(near, e).baddbmm_(q, held_keys), key_mass)
+        chosen = torch.softmax(scores, -1, out=room.take(*scores.shape))
+        shares = over(chosen, value_mass, room.take(*chosen.shape))
         found = Read(
             q,
             k,
@@ -133,22 +145,31 @@ class Scan:
 
     def forward(self, states: Tensor) -> Tensor:
         """`states` (see `room`) gets those before each window but the first."""
+        with lent(self.v) as self.scratch:
+            return self.walk(states)
+
+    def walk(self, states: Tensor) -> Tensor:
         out = by_position(self.v, self.N, self.T, self.C)
         before: list[Tensor | None] = [None] * len(self.parts_of_state)
         for piece in self.pieces():
+            self.scratch.clear()
             read, ends = self.read(piece, before)
             before = [
                 aside(end, piece, states[:, :, part])
                 for end, part in zip(ends, self.parts_of_state, strict=True)
             ]
-            near = torch.bmm(read.shares, read.f.mT).tril_()
-            mixed = torch.bmm(near, read.v).baddbmm_(read.shares, read.held_values.mT)
+            near = self.scratch.bmm(read.shares, read.f.mT).tril_()
+            mixed = self.scratch.bmm(near, read.v).baddbmm_(read.shares, read.held_values.mT)
             place = chunks(out, piece)
             place.copy_(mixed.view(place.shape))
         return out
 
     def backward(self, gradient: Tensor, states: Tensor) -> list[Tensor]:
         """The gradients of q, k, v, E and, if it is another, F."""
+        with lent(self.v) as self.scratch:
+            return self.walk_back(gradient, states)
+
+    def walk_back(self, gradient: Tensor, states: Tensor) -> list[Tensor]:
         given = [x for x in (self.q, self.k, self.v, self.e, self.f) if x is not None]
         results = [by_position(x, *x.shape) for x in given]
         # Of A and B, where all heads have the same; several groups of heads add to these.
@@ -158,6 +179,7 @@ class Scan:
                 x.zero_()
         later: list[Tensor | None] = [None] * 4
         for piece in self.pieces(backwards=True):
+            self.scratch.clear()
             before = [
                 states[piece.number, piece.heads, part] if piece.number else None
                 for part in self.parts_of_state
@@ -180,28 +202,32 @@ class Scan:
         `later` (sums over later pieces) is replaced.
         """
 
+        room = self.scratch
+
         def gather(left: Tensor, right: Tensor, number: int) -> Tensor:
-            after, end = sum_up(left, right, later[number], piece.n, backwards=True)
+            after, end = sum_up(room, left, right, later[number], piece.n, backwards=True)
             later[number] = end.clone() if piece.number else None
             return after
 
         q, k, v, e, f = read[:5]
         # The mixture of values.
-        back = torch.bmm(up, v.mT).tril_()
-        near = torch.bmm(read.shares, f.mT).tril_()
+        back = room.bmm(up, v.mT).tril_()
+        near = room.bmm(read.shares, f.mT).tril_()
         after = gather(up, read.shares, 0)
-        to_f = torch.bmm(back.mT, read.shares).baddbmm_(v, after)
-        to_v = torch.bmm(near.mT, up).baddbmm_(f, after.mT)
-        to_chosen = over(torch.bmm(back, f).baddbmm_(up, read.held_values), read.value_mass)
-        to_mass = (to_chosen * read.shares).neg_()  # of B
+        to_f = room.bmm(back.mT, read.shares).baddbmm_(v, after)
+        to_v = room.bmm(near.mT, up).baddbmm_(f, after.mT)
+        to_chosen = over(room.bmm(back, f).baddbmm_(up, read.held_values), read.value_mass)
+        to_mass = torch.mul(to_chosen, read.shares, out=room.take(*to_chosen.shape)).neg_()  # of B
         # The softmax, and the scores.
-        to_score = to_chosen.sub_((to_chosen * read.chosen).sum(-1, keepdim=True))
-        to_score = over(to_score.mul_(read.chosen), read.key_mass)
+        to_score = torch.ops.aten._softmax_backward_data(
+            to_chosen, read.chosen, -1, to_chosen.dtype, grad_input=to_chosen
+        )
+        to_score = over(to_score, read.key_mass)
         after = gather(q, to_score, 1)
-        back = torch.bmm(to_score, e.mT).tril_()
-        to_q = torch.bmm(back, k).baddbmm_(to_score, read.held_keys.mT)
-        to_k = torch.bmm(back.mT, q).baddbmm_(e, after.mT)
-        to_e = torch.bmm(read.near.mT, to_score).baddbmm_(k, after)
+        back = room.bmm(to_score, e.mT).tril_()
+        to_q = room.bmm(back, k).baddbmm_(to_score, read.held_keys.mT)
+        to_k = room.bmm(back.mT, q).baddbmm_(e, after.mT)
+        to_e = room.bmm(read.near.mT, to_score).baddbmm_(k, after)
         less = to_score.mul_(read.scores)  # minus the gradient of A
         masses = [to_mass.sub_(less)] if self.f is None else [less.neg_(), to_mass]
         if not self.shared:
