@@ -81,7 +81,7 @@ def sum_up(
     if state is None:
         begin.zero_()
     else:
-        begin.copy_(state)
+        begin.view(state.shape).copy_(state)
     torch.bmm(left.mT, right, out=gains.view(-1, W, M))
     for g in range(G):
         if backwards:

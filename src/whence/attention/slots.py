@@ -7,10 +7,12 @@
 As two scans, a running logarithm of sums and a softmax this writes a dozen arrays of T x m numbers
 to memory and reads them again. Here they exist a piece at a time, forwards and backwards, and what
 goes from piece to piece are sums of k e, v f and e. Where all heads share E and F, A and B are made
-once for all of them. It is for logarithms that are moderate and all finite, which is nearly always;
+once for all of them, and a product with e or f serves all heads of a piece: n times as many rows,
+and nothing repeated. It is for logarithms that are moderate and all finite, which is nearly always;
 `means.py` sees to that.
 
-Shape letters: N batch times heads, T positions, d head width, C channels, m slots; see `pieces.py`.
+Shape letters: N batch times heads, T positions, d head width, C channels, m slots; G, n and c as in
+`pieces.py`; L = G where the n heads share E and F, otherwise G n.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,19 +31,19 @@ CHUNK = 32
 
 
 class Read(NamedTuple):
-    """What a piece is made of, (G n, c, .), and the sums before each of its chunks."""
+    """What a piece is made of, and the sums before each of its chunks."""
 
-    q: Tensor
+    q: Tensor  # (G n, c, d)
     k: Tensor
-    v: Tensor
-    e: Tensor
+    v: Tensor  # (G n, c, C)
+    e: Tensor  # (L, c, m)
     f: Tensor
-    near: Tensor  # q . k inside a chunk
+    near: Tensor  # q . k inside a chunk, (G n, c, c)
     held_keys: Tensor  # (G n, d, m): sums of k e
     held_values: Tensor  # (G n, C, m): sums of v f
-    key_mass: Tensor  # A, (G, n or 1, c, m)
+    key_mass: Tensor  # A, (L, 1, c, m)
     value_mass: Tensor  # B
-    scores: Tensor
+    scores: Tensor  # (G n, c, m)
     chosen: Tensor  # p
     shares: Tensor  # p / B
 
@@ -73,19 +75,25 @@ class Scan:
         return pieces(self.N, self.T, self.m, CHUNK, backwards)
 
     def rows(self, x: Tensor, piece: Piece) -> Tensor:
+        """(N,T,.) -> (G n, c, .)"""
         return self.scratch.copy(chunks(x, piece)).view(-1, piece.chunk, x.shape[2])
 
+    def beside(self, x: Tensor, rows: Tensor, piece: Piece) -> Tensor:
+        """The heads' channels beside each other, (G, c, n, .), where they share their weights;
+        otherwise the rows as they are."""
+        return chunks(x, piece).transpose(1, 2) if self.shared else rows
+
     def exponentials(self, log: Tensor, piece: Piece) -> Tensor:
+        """(L,c,m)"""
         if not self.shared:
             return self.rows(log, piece).exp_()
-        weights = self.scratch.copy(log[:, piece.window]).exp_().view(-1, 1, piece.chunk, self.m)
-        wide = weights.expand(-1, piece.n, -1, -1)
-        return self.scratch.copy(wide).view(-1, piece.chunk, self.m)
+        window = log[:, piece.window].view(-1, piece.chunk, self.m)
+        return torch.exp(window, out=self.scratch.take(*window.shape))
 
     def joined(self, left: Tensor, right: Tensor | None = None) -> Tensor:
         """Channels beside each other; without others, a one."""
-        L, W = left.shape[2], 1 if right is None else right.shape[2]
-        wide = self.scratch.take(*left.shape[:2], L + W)
+        L, W = left.shape[-1], 1 if right is None else right.shape[-1]
+        wide = self.scratch.take(*left.shape[:-1], L + W)
         wide[..., :L] = left
         wide[..., L:] = 1.0 if right is None else right
         return wide
@@ -93,50 +101,45 @@ class Scan:
     def sums(
         self, left: Tensor, weights: Tensor, state: Tensor | None, piece: Piece, which: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums of left^T weights before each chunk, the masses, and the state after the piece."""
+        """Sums of left^T weights before each chunk (G n, ., m), the masses, and the state after
+        the piece. `left` is as `beside` has it."""
+        left = left if self.shared else self.joined(left)
+        each = 1 if self.shared else piece.n
+        held, end = sum_up(self.scratch, left.flatten(2), weights, state, each)
+        held, end = (x.view(-1, left.shape[-1], self.m) for x in (held, end))
         if self.shared:
-            held, end = sum_up(self.scratch, left, weights, state, piece.n)
             mass = self.masses[which][:, piece.window]
             return held, mass.view(-1, 1, piece.chunk, self.m), end
-        held, end = sum_up(self.scratch, self.joined(left), weights, state, piece.n)
         mass = self.scratch.bmm(self.triangle(left), weights).add_(held[:, -1:])
-        return held[:, :-1], mass.view(-1, piece.n, piece.chunk, self.m), end
+        return held[:, :-1], mass[:, None], end
+
+    def times(self, x: Tensor, weights: Tensor) -> Tensor:
+        """x (G n, c, .) by the weights (L, ., .) -> (G n, c, .)"""
+        wide = x.view(len(weights), -1, x.shape[2])
+        return self.scratch.bmm(wide, weights).view(len(x), x.shape[1], -1)
 
     def read(self, piece: Piece, states: Sequence[Tensor | None]) -> tuple[Read, list[Tensor]]:
         """A piece, and the states after it (views: see `aside`)."""
         q, k, v = (self.rows(x, piece) for x in (self.q, self.k, self.v))
+        keys, values = self.beside(self.k, k, piece), self.beside(self.v, v, piece)
         e = self.exponentials(self.e, piece)
         if self.f is None:
-            f, both = e, self.joined(k, v)
+            f, both = e, self.joined(keys, values)
             held, key_mass, end = self.sums(both, e, states[0], piece, 0)
             held_keys, held_values = held[:, : self.d], held[:, self.d :]
             value_mass, ends = key_mass, [end]
         else:
             f = self.exponentials(self.f, piece)
-            held_keys, key_mass, end = self.sums(k, e, states[0], piece, 0)
-            held_values, value_mass, other = self.sums(v, f, states[1], piece, 1)
+            held_keys, key_mass, end = self.sums(keys, e, states[0], piece, 0)
+            held_values, value_mass, other = self.sums(values, f, states[1], piece, 1)
             ends = [end, other]
         room = self.scratch
         near = room.bmm(q, k.mT).tril_()
-        scores = over(room.bmm(near, e).baddbmm_(q, held_keys), key_mass)
+        scores = over(self.times(near, e).baddbmm_(q, held_keys), key_mass)
         chosen = torch.softmax(scores, -1, out=room.take(*scores.shape))
         shares = over(chosen, value_mass, room.take(*chosen.shape))
-        found = Read(
-            q,
-            k,
-            v,
-            e,
-            f,
-            near,
-            held_keys,
-            held_values,
-            key_mass,
-            value_mass,
-            scores,
-            chosen,
-            shares,
-        )
-        return found, ends
+        before = (held_keys, held_values, key_mass, value_mass)
+        return Read(q, k, v, e, f, near, *before, scores, chosen, shares), ends
 
     def triangle(self, like: Tensor) -> Tensor:
         """Ones up to the diagonal, for every chunk: a product with it is a running sum."""
@@ -158,7 +161,7 @@ class Scan:
                 aside(end, piece, states[:, :, part])
                 for end, part in zip(ends, self.parts_of_state, strict=True)
             ]
-            near = self.scratch.bmm(read.shares, read.f.mT).tril_()
+            near = self.times(read.shares, read.f.mT).tril_()
             mixed = self.scratch.bmm(near, read.v).baddbmm_(read.shares, read.held_values.mT)
             place = chunks(out, piece)
             place.copy_(mixed.view(place.shape))
@@ -185,38 +188,41 @@ class Scan:
                 for part in self.parts_of_state
             ]
             read, _ = self.read(piece, before)
-            parts, masses = self.parts(read, self.rows(gradient, piece), later, piece)
-            for number, (result, part) in enumerate(zip(results, parts, strict=True)):
-                self.put(result, part, piece, add=number > 2)
-            for to_mass, part in zip(to_masses, masses, strict=True):
-                self.put(to_mass, part, piece, add=True)
+            self.pull(piece, read, self.rows(gradient, piece), later, results, to_masses)
         for number, to_mass in enumerate(to_masses, 3):  # of E, and of F where it is another
             results[number].addcmul_(to_mass.flip(1).cumsum_(1).flip(1), given[number].exp())
         return results
 
-    def parts(
-        self, read: Read, up: Tensor, later: list[Tensor | None], piece: Piece
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """A piece's gradients of q, k, v, E and F, and of A and B if these are shared.
-
-        `later` (sums over later pieces) is replaced.
-        """
-
-        room = self.scratch
+    def pull(
+        self,
+        piece: Piece,
+        read: Read,
+        up: Tensor,
+        later: list[Tensor | None],
+        results: list[Tensor],
+        to_masses: list[Tensor],
+    ) -> None:
+        """Write a piece's gradients. `later` (sums over later pieces) is replaced."""
+        room, (q, k, v, e, f) = self.scratch, read[:5]
+        L = len(e)
 
         def gather(left: Tensor, right: Tensor, number: int) -> Tensor:
             after, end = sum_up(room, left, right, later[number], piece.n, backwards=True)
             later[number] = end.clone() if piece.number else None
-            return after
+            return after.view(L, -1, after.shape[2])
 
-        q, k, v, e, f = read[:5]
+        def of_weights(pairs: Tensor, by: Tensor, x: Tensor, rows: Tensor, after: Tensor) -> Tensor:
+            """pairs^T by + x after, summed over the heads that share weights: (L,c,m)"""
+            near = room.bmm(pairs.view(L, -1, piece.chunk).mT, by.view(L, -1, self.m))
+            return near.baddbmm_(self.beside(x, rows, piece).flatten(2), after)
+
         # The mixture of values.
         back = room.bmm(up, v.mT).tril_()
-        near = room.bmm(read.shares, f.mT).tril_()
+        near = self.times(read.shares, f.mT).tril_()
         after = gather(up, read.shares, 0)
-        to_f = room.bmm(back.mT, read.shares).baddbmm_(v, after)
-        to_v = room.bmm(near.mT, up).baddbmm_(f, after.mT)
-        to_chosen = over(room.bmm(back, f).baddbmm_(up, read.held_values), read.value_mass)
+        to_f = of_weights(back, read.shares, self.v, v, after)
+        self.put(results[2], piece, room.bmm(near.mT, up), room.bmm(f, after.mT))
+        to_chosen = over(self.times(back, f).baddbmm_(up, read.held_values), read.value_mass)
         to_mass = torch.mul(to_chosen, read.shares, out=room.take(*to_chosen.shape)).neg_()  # of B
         # The softmax, and the scores.
         to_score = torch.ops.aten._softmax_backward_data(
@@ -224,33 +230,49 @@ class Scan:
         )
         to_score = over(to_score, read.key_mass)
         after = gather(q, to_score, 1)
-        back = room.bmm(to_score, e.mT).tril_()
-        to_q = room.bmm(back, k).baddbmm_(to_score, read.held_keys.mT)
-        to_k = room.bmm(back.mT, q).baddbmm_(e, after.mT)
-        to_e = room.bmm(read.near.mT, to_score).baddbmm_(k, after)
+        back = self.times(to_score, e.mT).tril_()
+        self.put(results[0], piece, room.bmm(back, k).baddbmm_(to_score, read.held_keys.mT))
+        self.put(results[1], piece, room.bmm(back.mT, q), room.bmm(e, after.mT))
+        to_e = of_weights(read.near, to_score, self.k, k, after)
         less = to_score.mul_(read.scores)  # minus the gradient of A
         masses = [to_mass.sub_(less)] if self.f is None else [less.neg_(), to_mass]
-        if not self.shared:
+        if self.shared:
+            for result, mass in zip(to_masses, masses, strict=True):
+                self.add(result, piece, mass.view(L, piece.n, piece.chunk, self.m).sum(1))
+        else:
             # A sum from the end, over the later chunks and inside each.
             ones, tri = k.new_ones(*k.shape[:2], 1), self.triangle(k).mT
             for number, (mass, to_log) in enumerate(zip(masses, (to_e, to_f), strict=False), 2):
                 to_log.baddbmm_(tri, mass).add_(gather(ones, mass, number))
-            masses = []
         if self.f is None:
-            return [to_q, to_k, to_v, to_e.add_(to_f).mul_(e)], masses
-        return [to_q, to_k, to_v, to_e.mul_(e), to_f.mul_(f)], masses
-
-    def put(self, result: Tensor, part: Tensor, piece: Piece, add: bool) -> None:
-        part = part.view(-1, piece.n, piece.chunk, part.shape[2])
-        if add and self.shared:
-            place = result[:, piece.window]
-            place += part.sum(1).view(place.shape)
+            self.add(results[3], piece, to_e.add_(to_f).mul_(e))
         else:
-            chunks(result, piece).copy_(part)
+            self.add(results[3], piece, to_e.mul_(e))
+            self.add(results[4], piece, to_f.mul_(f))
+
+    def put(self, result: Tensor, piece: Piece, part: Tensor, other: Tensor | None = None) -> None:
+        """(G n, c, .), and what is added to it as `beside` has it, (L, c, .)"""
+        place = chunks(result, piece)
+        part = part.view(place.shape)
+        if other is None:
+            place.copy_(part)
+        elif self.shared:
+            turned = other.view(len(other), piece.chunk, piece.n, -1).transpose(1, 2)
+            torch.add(part, turned, out=place)
+        else:
+            torch.add(part, other.view(place.shape), out=place)
+
+    def add(self, result: Tensor, piece: Piece, part: Tensor) -> None:
+        """(L,c,m), to which several groups of heads add where they share it."""
+        if self.shared:
+            place = result[:, piece.window]
+            place += part.view(place.shape)
+        else:
+            self.put(result, piece, part)
 
 
 def over(x: Tensor, mass: Tensor, out: Tensor | None = None) -> Tensor:
-    """x (G n,c,m) divided by masses that the heads may share, in place unless told where."""
+    """x (G n, c, m) divided by masses (L, 1, c, m), in place unless told where."""
     shape = (mass.shape[0], -1, *mass.shape[2:])
     out = x if out is None else out
     torch.div(x.view(shape), mass, out=out.view(shape))
