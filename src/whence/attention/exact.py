@@ -26,6 +26,7 @@ from whence.attention import tiles
 from whence.attention.beside import beside
 from whence.attention.gradients import final
 from whence.attention.linear import derived, onednn_pays, plain_numbers
+from whence.attention.scratch import Room, lent
 from whence.attention.tiles import Graph
 from whence.attention.walk import LOG2E
 
@@ -105,26 +106,28 @@ def moderate(level: Tensor) -> bool:
     return least >= LEAST and most <= MOST  # NaN is neither
 
 
-def scaled(queries: Tensor) -> Tensor:
+def scaled(queries: Tensor, room: Room) -> Tensor:
     """Without gaps; logarithms are to base two, whose exponential is the quicker function."""
-    out = queries.new_empty(queries.shape)
+    out = room.take(*queries.shape)
     return torch.mul(queries, queries.shape[-1] ** -0.5 * LOG2E, out=out)
 
 
 def together(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor | None:
     """All weights of some heads written out."""
     (B, H, T, _), S = queries.shape, keys.shape[2]
-    q = scaled(queries.detach())
+    queries, keys, values = (x.detach() for x in (queries, keys, values))
     out = values.new_empty(B, T, H, values.shape[3]).transpose(1, 2)
     level = values.new_empty(B, H, T, 1)
     size = max(1, HELD // (T * S))
-    for b, first in product(range(B), range(0, H, size)):
-        some = b, slice(first, first + size)
-        weights = torch.bmm(q[some], keys[some].mT).exp2_()
-        if causal:
-            weights.tril_()
-        level[some] = total = weights.sum(-1, keepdim=True)
-        torch.div(torch.bmm(weights, values[some]), total, out=out[some])
+    with lent(values) as room:
+        for b, first in product(range(B), range(0, H, size)):
+            room.clear()
+            some = b, slice(first, first + size)
+            weights = room.bmm(scaled(queries[some], room), keys[some].mT).exp2_()
+            if causal:
+                weights.tril_()
+            level[some] = total = weights.sum(-1, keepdim=True)
+            torch.div(room.bmm(weights, values[some]), total, out=out[some])
     return out if moderate(level.log2_()) else None
 
 
@@ -152,10 +155,12 @@ class _Tiled(torch.autograd.Function):
         (B, H, T, _), c = queries.shape, values.shape[3]
         out = values.new_empty(B, T, H, c).transpose(1, 2)
         level = values.new_empty(B, H, T)
-        for some in side_by_side(B, H, keys[0, 0].numel()):
-            q, k, v = scaled(queries[some]), keys[some].contiguous(), values[some].contiguous()
-            for number, one in enumerate(zip(q, k, v, out[some], level[some], strict=True)):
-                tiles.attend(*one[:3], graph.of(some[1].start + number), *one[3:])
+        with lent(values) as room:
+            for some in side_by_side(B, H, keys[0, 0].numel()):
+                room.clear()
+                q, k, v = (scaled(queries[some], room), *map(room.copy, (keys[some], values[some])))
+                for number, one in enumerate(zip(q, k, v, out[some], level[some], strict=True)):
+                    tiles.attend(*one[:3], graph.of(some[1].start + number), *one[3:])
         level.log2_()
         ctx.graph = graph
         ctx.save_for_backward(queries, keys, values, out, level)
@@ -180,16 +185,18 @@ class _Tiled(torch.autograd.Function):
         (B, H, T, d), S = queries.shape, keys.shape[2]
         graph = graph.turned(queries, T, S)
         found = to_q, to_k, to_v = beside(queries, keys, values)
-        for some in side_by_side(B, H, keys[0, 0].numel()):
-            q, k, v = scaled(queries[some]), keys[some].contiguous(), values[some].contiguous()
-            up = gradient[some].contiguous()
-            # What the softmax takes out of every row's gradient.
-            less = (up * out[some]).sum(-1).neg_()
-            given = zip(q, k, v, up, level[some].neg(), less, strict=True)
-            turned = q.new_empty(len(q), d, T)
-            results = zip(turned, to_k[some], to_v[some], k.mT.contiguous(), strict=True)
-            for number, (one, to_one) in enumerate(zip(given, results, strict=True)):
-                tiles.gradients(one, graph.of(some[1].start + number), to_one)
-            torch.mul(turned.mT, d**-0.5, out=to_q[some])
+        with lent(values) as room:
+            for some in side_by_side(B, H, keys[0, 0].numel()):
+                room.clear()
+                q = scaled(queries[some], room)
+                k, v, up = map(room.copy, (keys[some], values[some], gradient[some]))
+                # What the softmax takes out of every row's gradient.
+                less = torch.mul(up, out[some], out=room.take(*up.shape)).sum(-1).neg_()
+                given = zip(q, k, v, up, level[some].neg(), less, strict=True)
+                turned = room.take(len(q), d, T)
+                results = zip(turned, to_k[some], to_v[some], room.copy(k.mT), strict=True)
+                for number, (one, to_one) in enumerate(zip(given, results, strict=True)):
+                    tiles.gradients(one, graph.of(some[1].start + number), to_one)
+                torch.mul(turned.mT, d**-0.5, out=to_q[some])
         to_k.div_(LOG2E)  # the queries had that factor, and the root
         return found
