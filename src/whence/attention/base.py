@@ -293,9 +293,11 @@ class Attention(Checked):
 
     def turned(self, joined: Tensor, positions: Tensor | None) -> bool:
         """Rotate the queries and keys of (B,T,3,H,d) where they are, if that may be: a hook of the
-        projection may have kept them."""
-        rotation = self.rotation
-        if rotation is None or self.qkv._forward_hooks or not rotation.may_turn_in_place(joined):
+        projection, or somebody's own projection, may have kept them."""
+        rotation, hooks = self.rotation, torch.nn.modules.module._global_forward_hooks
+        if type(self.qkv) is not Linear or self.qkv._forward_hooks or hooks:
+            return False
+        if rotation is None or not rotation.may_turn_in_place(joined):
             return False
         rotation.turn_in_place(positions, joined[:, :, :2])
         return True
