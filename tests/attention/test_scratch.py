@@ -31,27 +31,35 @@ def test_arrays_do_not_overlap_whether_they_fit_or_not(shapes: list[list[int]], 
         assert bool((array == number).all())
 
 
-def test_the_next_piece_lies_over_the_last_and_a_full_room_grows() -> None:
-    room = Room(block_of(0, torch.float64))
-    elsewhere = room.take(100)
-    room.clear()
-    assert room.block.numel() >= 100
-    first = room.take(100)
-    room.clear()
-    assert room.take(10, 10).data_ptr() == first.data_ptr() != elsewhere.data_ptr()
+def test_the_next_piece_lies_over_the_last() -> None:
+    for size in (0, 50, 200):
+        room = Room(block_of(size, torch.float64))
+        places = []
+        for _ in range(3):
+            room.clear()
+            places.append([room.take(*shape).data_ptr() for shape in ((100,), (10, 3), (5,))])
+        assert places[0] == places[1] == places[2]
+        assert len(set(places[0])) == 3
 
 
-def test_what_a_thread_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_thread_keeps_is_one_block_of_what_was_needed_and_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scratch, "MOST", 400)
     like = torch.zeros(())
-    for size, kept in ((64, 64), (101, 64), (96, 96)):
+    for size, kept in ((64, 64), (64, 64), (96, 96), (64, 96), (101, 0)):
         with lent(like) as room:
-            room.take(size)
+            for _ in range(3):
+                room.clear()
+                room.take(size - 32)
+                room.take(32)
         with lent(like) as room:
-            assert room.block.numel() == kept
+            assert room.blocks[0].numel() == kept
+    with lent(like) as room:
+        room.take(64)
     scratch.give_back()
     with lent(like) as room:
-        assert room.block.numel() == 0
+        assert room.blocks[0].numel() == 0
 
 
 def test_a_block_is_lent_to_one_at_a_time_of_a_kind_and_thread() -> None:
@@ -67,7 +75,7 @@ def test_a_block_is_lent_to_one_at_a_time_of_a_kind_and_thread() -> None:
 
     def other() -> None:
         with lent(like) as room:
-            found.append(room.block.numel())
+            found.append(room.blocks[0].numel())
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -81,7 +89,7 @@ def test_an_error_gives_the_block_back() -> None:
         room.take(50)
         raise KeyError
     with lent(like) as room:
-        assert room.block.numel() >= 50
+        assert room.blocks[0].numel() >= 50
 
 
 def spoil() -> int:

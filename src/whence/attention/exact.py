@@ -37,6 +37,7 @@ NARROW = 256  # sources; the gradient's tiles are no quicker for fewer
 # longer texts they leave the cache, and of shorter ones the calls cost more than they save.
 TOGETHER, FEW = 1 << 17, 1 << 17
 HELD = 1 << 19  # numbers of the weights that are written out at a time
+COPIED = 1 << 16  # numbers of the queries, and of the keys ..., that are copied at a time
 
 
 def exact_attention(
@@ -139,7 +140,7 @@ def by_tiles(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Ten
 
 def side_by_side(B: int, H: int, each: int) -> Iterator[tuple[int, slice]]:
     """Heads that are copied without gaps at once: of short texts all, of long ones one."""
-    size = max(1, HELD // each)
+    size = max(1, COPIED // each)
     for b in range(B):
         for first in range(0, H, size):
             yield b, slice(first, min(first + size, H))

@@ -18,10 +18,12 @@ APART = 16  # numbers: arrays begin where a line of the processor's cache does
 
 
 class Room:
-    """Arrays one after the other in a block of memory, and elsewhere when that is full."""
+    """Arrays one after the other in a block of memory; when that is full, in further blocks."""
 
     def __init__(self, block: Tensor) -> None:
-        self.block, self.used = block, 0
+        self.blocks = [block]
+        self.number = self.used = 0  # the block that is being filled, and how far it is
+        self.asked = self.most = 0
 
     def take(self, *shape: int) -> Tensor:
         """An array with anything in it."""
@@ -29,19 +31,20 @@ class Room:
         for length in reversed(shape):
             steps.append(size)
             size *= length
+        wanted = -(-size // APART) * APART
+        self.asked += wanted
+        while self.used + wanted > self.blocks[self.number].numel():
+            self.number, self.used = self.number + 1, 0
+            if self.number == len(self.blocks):
+                self.blocks.append(self.blocks[0].new_empty(wanted))
         start = self.used
-        self.used += -(-size // APART) * APART
-        if self.used > self.block.numel():
-            return self.block.new_empty(shape)
-        return self.block.as_strided(shape, steps[::-1], start)
+        self.used += wanted
+        return self.blocks[self.number].as_strided(shape, steps[::-1], start)
 
     def clear(self) -> None:
-        """Nobody reads any more what was taken so far. If it was too much, there is more now."""
-        kind, on_processor = self.block.dtype, self.block.device.type == "cpu"
-        full = self.used > self.block.numel()
-        if on_processor and full and self.used * self.block.itemsize <= MOST:
-            self.block = block_of(self.used, kind)
-        self.used = 0
+        """Nobody reads any more what was taken so far."""
+        self.most, self.asked = max(self.most, self.asked), 0
+        self.number = self.used = 0
 
     def copy(self, x: Tensor) -> Tensor:
         return self.take(*x.shape).copy_(x)
@@ -80,8 +83,12 @@ def lent(like: Tensor) -> Iterator[Room]:
         yield room
     finally:
         room.clear()
-        if on_processor:
-            _kept.block = room.block
+        if on_processor and len(room.blocks) == 1:
+            _kept.block = block
+        elif on_processor and room.most * block.itemsize <= MOST:
+            # Of one piece from now on. The others are free before it is filled.
+            room.blocks.clear()
+            _kept.block = block_of(room.most, block.dtype)
 
 
 def give_back() -> None:

@@ -211,16 +211,20 @@ class Scan:
             later[number] = end.clone() if piece.number else None
             return after.view(L, -1, after.shape[2])
 
-        def of_weights(pairs: Tensor, by: Tensor, x: Tensor, rows: Tensor, after: Tensor) -> Tensor:
+        def add_weights(
+            to: Tensor, pairs: Tensor, by: Tensor, x: Tensor, rows: Tensor, after: Tensor, new: bool
+        ) -> None:
             """pairs^T by + x after, summed over the heads that share weights: (L,c,m)"""
-            near = room.bmm(pairs.view(L, -1, piece.chunk).mT, by.view(L, -1, self.m))
-            return near.baddbmm_(self.beside(x, rows, piece).flatten(2), after)
+            turned = pairs.view(L, -1, piece.chunk).mT
+            to.baddbmm_(turned, by.view(L, -1, self.m), beta=0 if new else 1)
+            to.baddbmm_(self.beside(x, rows, piece).flatten(2), after)
 
         # The mixture of values.
         back = room.bmm(up, v.mT).tril_()
         near = self.times(read.shares, f.mT).tril_()
         after = gather(up, read.shares, 0)
-        to_f = of_weights(back, read.shares, self.v, v, after)
+        to_f = room.take(*f.shape)
+        add_weights(to_f, back, read.shares, self.v, v, after, new=True)
         self.put(results[2], piece, room.bmm(near.mT, up), room.bmm(f, after.mT))
         to_chosen = over(self.times(back, f).baddbmm_(up, read.held_values), read.value_mass)
         to_mass = torch.mul(to_chosen, read.shares, out=room.take(*to_chosen.shape)).neg_()  # of B
@@ -233,7 +237,8 @@ class Scan:
         back = self.times(to_score, e.mT).tril_()
         self.put(results[0], piece, room.bmm(back, k).baddbmm_(to_score, read.held_keys.mT))
         self.put(results[1], piece, room.bmm(back.mT, q), room.bmm(e, after.mT))
-        to_e = of_weights(read.near, to_score, self.k, k, after)
+        to_e = to_f if self.f is None else room.take(*e.shape)
+        add_weights(to_e, read.near, to_score, self.k, k, after, new=to_e is not to_f)
         less = to_score.mul_(read.scores)  # minus the gradient of A
         masses = [to_mass.sub_(less)] if self.f is None else [less.neg_(), to_mass]
         if self.shared:
@@ -244,10 +249,8 @@ class Scan:
             ones, tri = k.new_ones(*k.shape[:2], 1), self.triangle(k).mT
             for number, (mass, to_log) in enumerate(zip(masses, (to_e, to_f), strict=False), 2):
                 to_log.baddbmm_(tri, mass).add_(gather(ones, mass, number))
-        if self.f is None:
-            self.add(results[3], piece, to_e.add_(to_f).mul_(e))
-        else:
-            self.add(results[3], piece, to_e.mul_(e))
+        self.add(results[3], piece, to_e.mul_(e))
+        if self.f is not None:
             self.add(results[4], piece, to_f.mul_(f))
 
     def put(self, result: Tensor, piece: Piece, part: Tensor, other: Tensor | None = None) -> None:
