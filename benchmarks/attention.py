@@ -305,11 +305,22 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return results
 
 
+def compiled_key(row: dict[str, Any]) -> tuple[int, bool, int, int]:
+    """Group by group, length by length; our layers before their peers."""
+    groups, layers = list(GROUPS), layers_of(row["group"])
+    return groups.index(row["group"]), row["backward"], layers.index(row["layer"]), row["length"]
+
+
 def keep(result: dict[str, Any]) -> dict[str, Any]:
     """Add what was measured now to what was measured before, part by part."""
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    # A run of some groups says nothing about the causality of the others.
-    kept.update({**result, "moved": {**kept.get("moved", {}), **result.get("moved", {})}})
+    # A run of some groups says nothing about the causality of the others, and the compiler takes so
+    # long that its lengths are measured in several.
+    moved = {**kept.get("moved", {}), **result.get("moved", {})}
+    if "compiled" in result:
+        rows = {compiled_key(row): row for row in kept.get("compiled", []) + result["compiled"]}
+        result = {**result, "compiled": [rows[key] for key in sorted(rows)]}
+    kept.update({**result, "moved": moved})
     KEPT.write_text(json.dumps(kept))
     return kept
 
