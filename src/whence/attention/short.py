@@ -115,7 +115,7 @@ def features(x: Tensor, turned: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
 def slot_pairs(
     queries: Tensor, keys: Tensor, values: Tensor, key_log: Tensor, value_log: Tensor
 ) -> Tensor:
-    """`attend_slots` of `slots.py`, in the precision of the values:
+    """`attend_means` of `means.py`, in the precision of the values:
 
     q_t . K~_i = sum_{j<=t} (q_t . k_j) e^{E_ij} / sum_{j<=t} e^{E_ij}, and the values likewise.
     """
