@@ -76,7 +76,7 @@ def by_scans(
     mass = running_logsumexp(key_log)
     scores = causal_scan(
         queries, keys, None, query_log=-mass, key_log=key_log, side="channels"
-    ) + hide_unentered(key_log > -math.inf, queries.dtype)
+    ) + hide_unentered(key_log != -math.inf, queries.dtype)
     if value_log is not key_log:
         mass = running_logsumexp(value_log)
     chosen = thin(scores.softmax(-1))
@@ -138,7 +138,7 @@ def pull_by_scans(
     mass = running_logsumexp(e)
     other = mass if f is e else running_logsumexp(f)
     scores, pull_scores = scan_and_pull(q, k, None, -mass, e, side="channels")
-    chosen = (scores + hide_unentered(e > -math.inf, q.dtype)).softmax(-1)
+    chosen = (scores + hide_unentered(e != -math.inf, q.dtype)).softmax(-1)
     pull_out = scan_and_pull(chosen, None, v, -other, f, side="features")[1]
     to_chosen, _, to_v, less_other, to_f = pull_out(gradient)
     to_scores = torch.ops.aten._softmax_backward_data(to_chosen, chosen, -1, chosen.dtype)
