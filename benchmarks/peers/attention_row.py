@@ -144,7 +144,7 @@ def peak(request: dict[str, Any]) -> dict[str, int]:
             prepare(request["layer"], length, request["backward"], False)()
         if "whence.attention" in sys.modules:
             # What it keeps from call to call counts.
-            sys.modules["whence.attention.scratch"].give_back()
+            sys.modules["whence.attention.scratch"].drop_kept()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here

@@ -80,3 +80,13 @@ def test_a_gradient_that_two_layers_add_to_is_right() -> None:
     )
     for single, double in zip(one, two, strict=True):
         torch.testing.assert_close(2 * single, double)
+
+
+def test_many_gradients_at_once() -> None:
+    layer = Softmax(16, 2, 20)
+    x = drawn(1, 12, 16).requires_grad_()
+    y = layer(x)
+    ups = drawn(3, *y.shape)
+    (found,) = torch.autograd.grad(y, x, ups, is_grads_batched=True)
+    for one, up in zip(found, ups, strict=True):
+        torch.testing.assert_close(one, torch.autograd.grad(layer(x), x, up)[0])

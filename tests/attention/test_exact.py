@@ -117,8 +117,10 @@ def test_tiles_of_a_graph(made: list[tuple[int, int]], causal: bool, T: int, S: 
         seen = seen.tril()
     heads = drawn(T=T, S=S)
 
+    hidden = torch.zeros_like(edges).masked_fill(edges == 0, -math.inf).repeat_interleave(P, 2)
+
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        found = exact_by_blocks(q, k, v, Graph(causal, edges.repeat_interleave(P, 2), P))
+        found = exact_by_blocks(q, k, v, Graph(causal, block=P), lambda: hidden)
         assert found is not None
         return found
 
@@ -133,9 +135,45 @@ def test_tiles_of_a_graph(made: list[tuple[int, int]], causal: bool, T: int, S: 
 
 def test_a_block_is_never_in_two_tiles(made: list[tuple[int, int]]) -> None:
     for T, S, block in ((9, 8, 2), (8, 9, 2), (12, 12, 3)):  # the last: tiles of four
-        graph = Graph(False, torch.ones(2, 4, S), block)
-        assert exact_by_blocks(*drawn(T=T, S=S), graph) is None
+        made_edges: list[Tensor] = []
+        edges = made_edges.pop  # would be an error
+        assert exact_by_blocks(*drawn(T=T, S=S), Graph(False, block=block), edges) is None
     assert not made
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [20.0, 60.0])
+def test_what_is_hidden_may_be_as_large_as_it_likes(
+    made: list[tuple[int, int]], causal: bool, size: float
+) -> None:
+    """Its exponential is no number, and must not be multiplied by zero."""
+    q, k, v = drawn(T=8, S=8, d=4)
+    q, k = q * 0.1, k * 0.1
+    # The first position would look at nothing but the last two, which it does not see.
+    q[:, :, 0, 0], k[:, :, 6:, 0] = size, size
+    q[:, :, 1:, 0] = 0.0
+    seen = torch.ones(2, 8, 8, dtype=torch.bool)
+    if causal:
+        seen = seen.tril()
+    else:
+        seen[:, :2, 6:] = False
+    hidden = torch.zeros(2, 4, 8)
+    hidden[:, 0, 6:] = -math.inf
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if causal:
+            return exact_attention(q, k, v, causal=True)
+        found = exact_by_blocks(q, k, v, Graph(False, block=2), lambda: hidden)
+        assert found is not None
+        return found
+
+    found = with_gradients(ours, (q, k, v))
+    assert made
+    for one, two in zip(
+        found, with_gradients(lambda *h: reference(*h, seen), (q, k, v)), strict=True
+    ):
+        assert one.isfinite().all()
+        same(one, two)
 
 
 @given(

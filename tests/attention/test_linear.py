@@ -402,3 +402,13 @@ def test_every_picture_in_float32(onednn: None, mode: laws.Mode) -> None:
         found.append((picture, *torch.autograd.grad(total, x)))
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one.double(), two, rtol=1e-3, atol=1e-3)
+
+
+def test_compiled_forward_derivatives_are_not_lost(onednn: None) -> None:
+    torch._dynamo.reset()
+    x, weight = torch.randn(2048, 64), torch.randn(64, 64)
+
+    def moved(x: Tensor) -> Tensor:
+        return torch.func.jvp(lambda y: linear(y, weight), (x,), (x,))[1]
+
+    torch.testing.assert_close(torch.compile(moved, backend="eager")(x), x @ weight.mT)

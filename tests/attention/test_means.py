@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from whence.attention import means, slots, walk
 from whence.attention.means import attend_means, by_scans, moderate
@@ -92,3 +93,44 @@ def test_what_is_not_moderate_takes_another_way() -> None:
         assert not moderate(wild, log, keys) and not moderate(log, wild, keys)
     keys[0, 0, 1, 1] = torch.nan
     assert not moderate(log, log, keys)
+
+
+@pytest.mark.parametrize("size", [T, 140])
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_within_its_numbers(size: int, kind: torch.dtype) -> None:
+    """e^12 is moderate, and no number of float16."""
+    log = torch.zeros(1, 1, size, M)
+    log[0, 0, 5, 0] = 12.0
+    q, k, v = (0.1 * torch.randn(1, H, size, D).to(kind) for _ in range(3))
+    found = attend_means(q, k, v, log, log)
+    expected = attend_means(*(x.double() for x in (q, k, v, log, log)))
+    assert found.isfinite().all()
+    torch.testing.assert_close(found.double(), expected, atol=1e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("size", [T, 140])
+def test_a_forward_derivative_is_refused_and_not_lost(size: int) -> None:
+    q, k, v = (torch.randn(1, H, size, D) for _ in range(3))
+    log = 40 * torch.randn(1, 1, size, M)  # nothing for the short way
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward derivative"):
+        attend_means(forward_ad.make_dual(q, q), k, v, log, log)
+    with forward_ad.dual_level():
+        attend_means(q, k, v, log, log)  # of which nobody asks for one
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_was_recorded_without_being_kept_is_walked_again(
+    quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that was traced without gradients may be asked for some later."""
+    monkeypatch.setattr(slots, "CHUNK", 4)
+    monkeypatch.setattr(walk, "SEGMENT", 60)
+    monkeypatch.setattr(means, "moderate", lambda *_: quick)
+    given = [draw(H, T, D, seed=seed) for seed in range(3)] + [draw(H, T, M, seed=3)]
+    up = draw(H, T, D, seed=5).detach()
+    found = []
+    for keep in (True, False):
+        out = means._attend(*given, None, keep)[0]
+        found.append(torch.autograd.grad(out, given, up))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)

@@ -92,3 +92,17 @@ def test_the_layer_is_the_same_in_the_plain_order(
             layer.float()(x.float(), None if about is None else about.float())
         assert not called
         layer.double()
+
+
+def test_gradients_stay_in_float32_beside_autocast() -> None:
+    shapes = ((1, T, D), (1, S, D), (3 * D, D), (3 * D,), (S, 2 * m))
+    given = [
+        draw(*shape, seed=n).detach().float().requires_grad_() for n, shape in enumerate(shapes)
+    ]
+    expected, found = [], []
+    for results, enabled in ((expected, False), (found, True)):
+        parts = pooled_heads(*given, False)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            results += torch.autograd.grad(parts, given, [torch.ones_like(x) for x in parts])
+    for one, two in zip(found, expected, strict=True):
+        assert torch.equal(one, two)

@@ -93,3 +93,13 @@ def test_a_projection_of_somebody_elses_is_not_written_to(noted: list[bool]) -> 
         attention.heads_of(given)
     assert torch.equal(given, before)
     assert noted == [False]
+
+
+def test_nor_is_one_that_remembers(noted: list[bool]) -> None:
+    attention, x = rotated("rope"), drawn(2, 12, 32)
+    with torch.no_grad():
+        expected, made = attention(x), attention.qkv(x)
+        attention.qkv.forward = lambda _: made  # type: ignore[method-assign]
+        for _ in range(2):
+            torch.testing.assert_close(attention(x), expected)
+    assert noted == [True, False, False]

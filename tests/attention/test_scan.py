@@ -5,6 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from whence.attention import MECHANISMS, blocks, calm, laws, scan, slots, walk, whole
 from whence.attention.mass import running_logsumexp
@@ -315,3 +316,30 @@ def test_a_bad_side_is_refused() -> None:
         run(case._replace(side="left"))
     with pytest.raises(ValueError, match="can be normalised"):
         run(cases()["channels"]._replace(normalise=True))
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 40.0])
+def test_what_was_recorded_without_being_kept_is_walked_again(
+    size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that was traced without gradients may be asked for some later."""
+    monkeypatch.setattr(walk, "SEGMENT", 40)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        (size * torch.randn(2, 37, 3, generator=generator, dtype=torch.float64)).requires_grad_()
+        for _ in range(3)
+    )
+    w = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    found = []
+    for keep in (True, False):
+        settings = (None, w, 1.0, False, True, 4, keep)
+        out = scan._scan(None, None, v, q, k, *settings)[0]
+        found.append(torch.autograd.grad(out.sin().sum(), (q, k, v)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_forward_derivative_is_refused_and_not_lost() -> None:
+    q, k, v = (torch.randn(2, 9, 3) for _ in range(3))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward derivative"):
+        causal_scan(q, k, forward_ad.make_dual(v, v))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from whence.attention import MECHANISMS, Attention, exact, scratch, softmax, tiles
 from whence.attention.scratch import Room, block_of, lent
@@ -14,9 +15,9 @@ from whence.attention.scratch import Room, block_of, lent
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    scratch.give_back()
+    scratch.drop_kept()
     yield
-    scratch.give_back()
+    scratch.drop_kept()
 
 
 shapes = st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=3), max_size=6)
@@ -47,7 +48,7 @@ def test_what_a_thread_keeps_is_one_block_of_what_was_needed_and_bounded(
 ) -> None:
     monkeypatch.setattr(scratch, "MOST", 400)
     like = torch.zeros(())
-    for size, kept in ((64, 64), (64, 64), (96, 96), (64, 96), (101, 0)):
+    for size, kept in ((64, 64), (64, 64), (96, 96), (64, 96), (101, 96)):
         with lent(like) as room:
             for _ in range(3):
                 room.clear()
@@ -57,7 +58,7 @@ def test_what_a_thread_keeps_is_one_block_of_what_was_needed_and_bounded(
             assert room.blocks[0].numel() == kept
     with lent(like) as room:
         room.take(64)
-    scratch.give_back()
+    scratch.drop_kept()
     with lent(like) as room:
         assert room.blocks[0].numel() == 0
 
@@ -90,6 +91,23 @@ def test_an_error_gives_the_block_back() -> None:
         raise KeyError
     with lent(like) as room:
         assert room.blocks[0].numel() >= 50
+
+
+def test_nothing_of_a_mode_is_kept() -> None:
+    """A default device or a mode of torch in whose place real memory is wanted afterwards."""
+    like = torch.zeros(())
+    with torch.device("meta"), lent(like) as room:
+        assert room.take(50).device.type == "cpu"
+    with FakeTensorMode(allow_non_fake_inputs=True), lent(like) as room:
+        room.take(500)
+    with lent(like) as room:
+        assert type(room.take(50)) is torch.Tensor
+    with FakeTensorMode() as mode:
+        made = mode.from_tensor(like)
+        with lent(made) as room:
+            assert isinstance(room.take(50), FakeTensor)
+    with lent(like) as room:
+        assert type(room.take(50).fill_(1.0)) is torch.Tensor
 
 
 def spoil() -> int:

@@ -297,7 +297,9 @@ class Attention(Checked):
         rotation, hooks = self.rotation, torch.nn.modules.module._global_forward_hooks
         if type(self.qkv) is not Linear or self.qkv._forward_hooks or hooks:
             return False
-        if rotation is None or not rotation.may_turn_in_place(joined):
+        if "forward" in vars(self.qkv) or type(self).place is not Attention.place:
+            return False
+        if type(rotation) is not Rotation or not rotation.may_turn_in_place(joined):
             return False
         rotation.turn_in_place(positions, joined[:, :, :2])
         return True

@@ -27,7 +27,7 @@ MOST = 0.8
 # And from this share on exact attention by tiles, if this machine has them.
 DENSE = 0.5
 Make = Callable[[int, int, Tensor], Tensor]
-# Numbers of that mask: 16 megabytes of float32.
+# Numbers of the mask: 16 megabytes of float32.
 HELD = 1 << 22
 
 
@@ -141,8 +141,13 @@ class BigBird(Softmax):
         if self.causal and self.is_short(queries, padding):
             return self.training_weights(queries, keys, padding) @ values
         if padding is None and self.neighbours.shape[2] * P >= DENSE * S:
-            edges = self.kept("edges", self.wide_edges, T, S, values)
-            found = exact_by_blocks(queries, keys, values, Graph(self.causal, edges, P))
+            found = exact_by_blocks(
+                queries,
+                keys,
+                values,
+                Graph(self.causal, block=P),
+                lambda: self.kept("edges", self.wide_edges, T, S, values),
+            )
             if found is not None:
                 return found
         if padding is None and self.sees_most(T, S):
@@ -186,15 +191,15 @@ class BigBird(Softmax):
         return last[1]
 
     def wide_edges(self, T: int, S: int, like: Tensor) -> Tensor:
-        """(H, blocks of T, S): one where the graph has an edge."""
-        return self.edges(T, S).to(like.dtype).repeat_interleave(self.block, -1)
+        """(H, blocks of T, S), to be added to the scores: -inf where the graph has no edge."""
+        edges = self.edges(T, S)
+        table = like.new_zeros(edges.shape).masked_fill_(~edges, -math.inf)
+        return table.repeat_interleave(self.block, -1)
 
     def hidden(self, T: int, S: int, like: Tensor) -> Tensor:
         """(H,T,S), to be added to the scores: -inf where the graph has no edge."""
-        P, edges = self.block, self.edges(T, S)
-        table = like.new_zeros(edges.shape).masked_fill_(~edges, -math.inf)
-        wide = table[..., None].expand(-1, -1, -1, P).flatten(2)[..., :S]
-        return wide[:, :, None].expand(-1, -1, P, -1).flatten(1, 2)[:, :T]
+        wide = self.wide_edges(T, S, like)[..., :S]
+        return wide[:, :, None].expand(-1, -1, self.block, -1).flatten(1, 2)[:, :T]
 
     def edges(self, T: int, S: int) -> Tensor:
         """(H, blocks of T, blocks of S): True where the graph has an edge."""

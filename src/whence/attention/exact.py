@@ -14,7 +14,7 @@ logarithm of that sum.
 Shape letters: B batch, H heads, T queries, S sources, d width of a head, c of its values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from whence.attention import tiles
 from whence.attention.beside import beside
-from whence.attention.gradients import final
+from whence.attention.gradients import asked_for, final
 from whence.attention.linear import derived, onednn_pays, plain_numbers
 from whence.attention.scratch import Room, lent
 from whence.attention.tiles import Graph
@@ -61,8 +61,11 @@ def exact_attention(
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
 
 
-def exact_by_blocks(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Tensor | None:
-    """The same of a graph, if tiles that include those without an edge are quick."""
+def exact_by_blocks(
+    queries: Tensor, keys: Tensor, values: Tensor, graph: Graph, edges: Callable[[], Tensor]
+) -> Tensor | None:
+    """The same of a graph, if tiles that include those without an edge are quick. `edges` are made
+    only then."""
     if torch.compiler.is_compiling() or not onednn_pays():
         return None
     if not suits(queries, keys, values, graph.causal):
@@ -70,7 +73,7 @@ def exact_by_blocks(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph)
     fits = graph.fits(queries.shape[2], keys.shape[2])
     if not (fits and tiles_pay(queries, keys, values, graph.causal)):
         return None
-    return by_tiles(queries, keys, values, graph)
+    return by_tiles(queries, keys, values, graph._replace(edges=edges()))
 
 
 def suits(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bool:
@@ -84,13 +87,9 @@ def suits(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bool:
     return bool(B * H * T * S) and plain_numbers(queries, keys, values)
 
 
-def learned(*given: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
-
-
 def tiles_pay(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bool:
     T, S, width = queries.shape[2], keys.shape[2], min(queries.shape[3], values.shape[3])
-    if learned(queries, keys, values) and S < NARROW:
+    if asked_for(queries, keys, values) and S < NARROW:
         return False
     return tiles.pay(T, S, width, causal)
 
@@ -98,10 +97,10 @@ def tiles_pay(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> bo
 def together_pays(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
     each = queries.shape[2] * keys.shape[2]
     fits = each < TOGETHER and each * queries.shape[1] >= FEW
-    return fits and not learned(queries, keys, values)
+    return fits and not asked_for(queries, keys, values)
 
 
-def moderate(level: Tensor) -> bool:
+def held(level: Tensor) -> bool:
     """Whether no row needed a reference, by the logarithms to base two of the row sums."""
     least, most = (float(x) for x in level.aminmax())
     return least >= LEAST and most <= MOST  # NaN is neither
@@ -129,17 +128,17 @@ def together(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Ten
                 weights.tril_()
             level[some] = total = weights.sum(-1, keepdim=True)
             torch.div(room.bmm(weights, values[some]), total, out=out[some])
-    return out if moderate(level.log2_()) else None
+    return out if held(level.log2_()) else None
 
 
 def by_tiles(queries: Tensor, keys: Tensor, values: Tensor, graph: Graph) -> Tensor | None:
     found: Tensor
     found, level = _Tiled.apply(queries, keys, values, graph)  # type: ignore[no-untyped-call]
-    return found if moderate(level) else None
+    return found if held(level) else None
 
 
 def side_by_side(B: int, H: int, each: int) -> Iterator[tuple[int, slice]]:
-    """Heads that are copied without gaps at once: of short texts all, of long ones one."""
+    """Heads that are copied without gaps at once: of short texts several, of long ones one."""
     size = max(1, COPIED // each)
     for b in range(B):
         for first in range(0, H, size):
@@ -153,11 +152,11 @@ class _Tiled(torch.autograd.Function):
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, graph: Graph
     ) -> tuple[Tensor, Tensor]:
-        (B, H, T, _), c = queries.shape, values.shape[3]
+        (B, H, T, d), S, c = queries.shape, keys.shape[2], values.shape[3]
         out = values.new_empty(B, T, H, c).transpose(1, 2)
         level = values.new_empty(B, H, T)
         with lent(values) as room:
-            for some in side_by_side(B, H, keys[0, 0].numel()):
+            for some in side_by_side(B, H, max(T, S) * d):
                 room.clear()
                 q, k, v = (scaled(queries[some], room), *map(room.copy, (keys[some], values[some])))
                 for number, one in enumerate(zip(q, k, v, out[some], level[some], strict=True)):
@@ -187,7 +186,7 @@ class _Tiled(torch.autograd.Function):
         graph = graph.turned(queries, T, S)
         found = to_q, to_k, to_v = beside(queries, keys, values)
         with lent(values) as room:
-            for some in side_by_side(B, H, keys[0, 0].numel()):
+            for some in side_by_side(B, H, max(T, S) * d):
                 room.clear()
                 q = scaled(queries[some], room)
                 k, v, up = map(room.copy, (keys[some], values[some], gradient[some]))

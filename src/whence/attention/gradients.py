@@ -5,14 +5,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from whence.attention.linear import derived
+from torch.autograd import forward_ad
 
 
 def asked_for(*given: Tensor | None) -> bool:
     """Whether there will be a gradient of any of these: what it needs has to be kept."""
-    recorded = any(x is not None and x.requires_grad for x in given)
-    return torch.is_grad_enabled() and (recorded or derived())
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+
+
+def refuse_tangents(*given: Tensor | None) -> None:
+    """For operators that have no forward derivative: torch would drop it without a word."""
+    if forward_ad._current_level < 0:
+        return
+    tangents = (forward_ad.unpack_dual(x).tangent for x in given if x is not None)  # type: ignore[no-untyped-call]
+    if any(tangent is not None for tangent in tangents):
+        raise RuntimeError("this attention has no forward derivative")
 
 
 def final(compute: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...]:

@@ -3,13 +3,13 @@
     K~_ti = sum_{j<=t} e^{E_ji} k_j / sum_{j<=t} e^{E_ji}        V~_ti likewise, with F
     y_t = softmax_i(q_t . K~_ti) V~_t
 
-There are three ways. All pairs of positions are written out where texts are short (`short.py`). One
-walk makes everything at once where logarithms are moderate and all is finite (`slots.py`). Two
-causal scans take what is left: any logarithms, a slot that is empty so far (-inf), NaN, and dropout
-of the slots' weights.
+There are three ways. Where logarithms are moderate and all is finite, all pairs of positions are
+written out if the text is short (`short.py`, not compiled), else one walk makes everything at once
+(`slots.py`). Two causal scans take what is left: any logarithms, a slot that is empty so far
+(-inf), NaN, and dropout of the slots' weights.
 
-Which of the last two it is depends on the data; an opaque operator looks, so that `torch.compile`
-passes over both. The gradient of the two scans is therefore written out here.
+Walk or scans depends on the data; an opaque operator looks, so that `torch.compile` passes over
+both. The gradient of the two scans is therefore written out here.
 
 Shape letters: B batch, H heads, T positions, d head width, C channels, m slots; N = B H.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.gradients import asked_for
+from whence.attention.gradients import asked_for, refuse_tangents
 from whence.attention.mass import pull_logsumexp, running_logsumexp
 from whence.attention.scan import causal_scan, scan_and_pull
 from whence.attention.short import SHORT, slot_pairs
@@ -45,7 +45,10 @@ def attend_means(
 
     Queries are scaled by the caller. E and F may be one tensor, which is read once then.
     """
+    refuse_tangents(queries, keys, values, key_log, value_log)
     short = not torch.compiler.is_compiling() and queries.shape[2] <= SHORT
+    # Exponentials that are moderate in float32 are not in float16.
+    short = short and values.dtype != torch.float16
     if short and moderate(key_log, value_log, keys, values):
         return slot_pairs(queries, keys, values, key_log, value_log)
     lead = keys.shape[:2]
@@ -103,7 +106,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, states for the gradient if it is to `keep` them, and whether they are used."""
     walk, logs = Scan(q, k, v, e, f), (e, e if f is None else f)
-    states = walk.room(keep)
+    states = walk.states_for(keep)
     with torch.autocast(v.device.type, enabled=False):
         quick = moderate(*logs, k, v)
         out = walk.forward(states) if quick else by_scans(q, k, v, *logs)
@@ -154,7 +157,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:
     walk = Scan(q, k, v, e, f)
     out = by_position(v, walk.N, walk.T, walk.C)
-    return out, walk.room(keep), torch.empty((), dtype=torch.bool)
+    return out, walk.states_for(keep), torch.empty((), dtype=torch.bool)
 
 
 @_attend_backward.register_fake
@@ -172,11 +175,14 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # zeros as large as the states
     ctx.save_for_backward(*output[1:], *inputs[:5])
     ctx.mark_non_differentiable(*output[1:])
 
 
-def _gradients(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, gradient: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 6
     found = _attend_backward(gradient, *ctx.saved_tensors)
     return (*found, *[None] * (6 - len(found)))
 

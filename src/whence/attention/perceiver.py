@@ -101,8 +101,9 @@ class Perceiver(Attention):
         values = self.drop_sources(values)
         keys, values, padding = self.align(queries.shape[2], keys, values, padding)
         wanted = self.ask(keys, padding)
-        scaled = queries * self.head_width**-0.5
-        return attend_means(scaled, keys, values, wanted, wanted).to(values.dtype)
+        kind = values.dtype
+        queries, keys, values, wanted = lifted(queries, keys, values, wanted)
+        return attend_means(queries * self.head_width**-0.5, keys, values, wanted, wanted).to(kind)
 
     def read_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None

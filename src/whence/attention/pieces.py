@@ -73,7 +73,7 @@ def sum_up(
     """Running sums over chunks of left^T right, (G n,c,W) and (G n,c,M), from a state (n,W,M).
 
     In their order or from the end. Returns the state at each chunk (G n,W,M), itself excluded, and
-    the state after them all, a view: whoever keeps it must not keep all the sums (see `aside`).
+    the state after them all. Both lie in the room: whoever keeps one copies it (see `aside`).
     """
     W, M, G = left.shape[2], right.shape[2], len(left) // n
     sums = room.take(G + 1, n, W, M)

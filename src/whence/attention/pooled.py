@@ -66,6 +66,9 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_autocast_enabled("cpu"):  # what was made in float32 has gradients in float32
+            with torch.autocast("cpu", enabled=False):
+                return _Pooled.backward(ctx, *given)
         x, source, weight, bias, slots, pooled = ctx.saved_tensors
         by_query, by_key, by_value = weight.chunk(3)
         of_keys, of_values = halves(pooled, ctx.shared)

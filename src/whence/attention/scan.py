@@ -29,7 +29,7 @@ from torch import Tensor
 
 from whence.attention import calm, walk
 from whence.attention.calm import CalmScan
-from whence.attention.gradients import asked_for
+from whence.attention.gradients import asked_for, refuse_tangents
 from whence.attention.walk import Inputs, Walk
 
 
@@ -72,6 +72,7 @@ def causal_scan(
         wide = tensor.to(full) if shared else tensor.to(full).expand(*lead, *tensor.shape[-2:])
         return wide.reshape(-1, *tensor.shape[-2:])
 
+    refuse_tangents(*given)
     if directions is not None:
         directions = directions.to(full)
     if chunk is None:
@@ -115,7 +116,7 @@ def _scan(
         way = walk.CALMLY if quick.is_calm() else walk.DIVIDED
         if way == walk.DIVIDED:
             quick.divide()
-        states = whole.room(keep)
+        states = whole.states_for(keep)
         out, mass, largest = quick.forward(whole.turned(states))
         if way == walk.DIVIDED and not quick.held(mass, largest):
             return whole.forward(keep)
@@ -159,8 +160,11 @@ def _scan_backward(
             assert quick is not None
             if int(known) == walk.DIVIDED:
                 quick.divide()
-            states = Walk(given, square, channels, normalise, chunk).turned(states)
-            to_query, to_key, to_c = quick.backward(gradient, out, mass, states)
+            whole = Walk(given, square, channels, normalise, chunk)
+            if not len(states):  # somebody recorded this who had said that nothing would be
+                states = whole.states_for(True)
+                quick.forward(whole.turned(states))
+            to_query, to_key, to_c = quick.backward(gradient, out, mass, whole.turned(states))
             nothing = out.new_empty(0)
             return [nothing, nothing.clone(), to_c, to_query, to_key]
         whole = Walk(given, square, channels, normalise, chunk)
@@ -189,7 +193,7 @@ def _(
     return (
         walk.by_position(like, N, T, whole.C),
         like.new_empty((N, T, 1) if normalise else (0,)),
-        whole.room(keep),
+        whole.states_for(keep),
         torch.empty((), dtype=torch.int64),
     )
 
@@ -237,12 +241,15 @@ def scan_and_pull(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # zeros as large as the states
     ctx.save_for_backward(*output, *inputs[:7])
     ctx.settings = inputs[7:-1]
     ctx.mark_non_differentiable(*output[1:])
 
 
-def _gradients(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
+def _gradients(ctx: Any, gradient: Tensor | None, *_: Tensor) -> tuple[Any, ...]:
+    if gradient is None:
+        return (None,) * 12
     out, mass, states, known, *given = ctx.saved_tensors
     results = _scan_backward(gradient, out, mass, states, known, *given, *ctx.settings)
     wanted = (None if x is None else y for x, y in zip(given[:5], results, strict=True))

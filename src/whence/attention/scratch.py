@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 MOST = 32 << 20  # bytes that a thread keeps; whoever needs more gets it for the call only
 APART = 16  # numbers: arrays begin where a line of the processor's cache does
@@ -56,7 +57,7 @@ class Room:
 def block_of(size: int, kind: torch.dtype) -> Tensor:
     """Outside of any mode: who works in inference leaves it to others, who do not."""
     with torch.inference_mode(False):
-        return torch.empty(size, dtype=kind)
+        return torch.empty(size, dtype=kind, device="cpu")
 
 
 class Kept(threading.local):
@@ -74,23 +75,29 @@ def lent(like: Tensor) -> Iterator[Room]:
 
     Whoever asks while it is lent, or computes where torch keeps memory itself, begins with none.
     """
-    on_processor = like.device.type == "cpu"
-    block, _kept.block = _kept.block, None
-    if block is None or block.dtype != like.dtype or not on_processor:
-        block = block_of(0, like.dtype) if on_processor else like.new_empty(0)
+    kept, _kept.block = _kept.block, None
+    block = kept
+    if block is None or block.dtype != like.dtype or not is_plain(like):
+        block = block_of(0, like.dtype) if is_plain(like) else like.new_empty(0)
     room = Room(block)
     try:
         yield room
     finally:
         room.clear()
-        if on_processor and len(room.blocks) == 1:
-            _kept.block = block
-        elif on_processor and room.most * block.itemsize <= MOST:
-            # Of one piece from now on. The others are free before it is filled.
-            room.blocks.clear()
-            _kept.block = block_of(room.most, block.dtype)
+        if is_plain(like) and room.most * block.itemsize <= MOST:
+            kept = block
+            if len(room.blocks) > 1:
+                # Of one piece from now on. The others are free before it is filled.
+                room.blocks.clear()
+                kept = block_of(room.most, block.dtype)
+        _kept.block = kept if kept is not None and is_plain(kept) else None
 
 
-def give_back() -> None:
+def is_plain(x: Tensor) -> bool:
+    """Whether this is the processor's memory, and not what a mode of torch has in its place."""
+    return x.device.type == "cpu" and type(x) in (Tensor, Parameter)
+
+
+def drop_kept() -> None:
     """This thread keeps nothing until it computes again."""
     _kept.block = None

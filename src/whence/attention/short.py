@@ -121,9 +121,11 @@ def slot_pairs(
     """
     queries, keys = queries.to(values.dtype), keys.to(values.dtype)
     with torch.autocast(values.device.type, enabled=False):
-        enter, leave = (log.exp() for log in lifted(key_log, value_log))
-        masses = (x.cumsum(2).reciprocal() for x in (enter, leave))
-        out: Tensor = _Slots.apply(queries, keys, values, enter, leave, *masses)  # type: ignore[no-untyped-call]
+        logs = (key_log,) if value_log is key_log else (key_log, value_log)
+        weights = [log.exp() for log in lifted(*logs)]
+        parts = [x.cumsum(2).reciprocal() for x in weights]
+        slots = (weights[0], weights[-1], parts[0], parts[-1])
+        out: Tensor = _Slots.apply(queries, keys, values, *slots)  # type: ignore[no-untyped-call]
     return out
 
 

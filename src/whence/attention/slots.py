@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
 
 class Scan:
-    scratch: Room  # for what a piece is made of
+    room: Room  # for what a piece is made of
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, e: Tensor, f: Tensor | None) -> None:
         self.q, self.k, self.v, self.e, self.f = q, k, v, e, f
@@ -66,7 +66,7 @@ class Scan:
         logs = (self.e,) if self.f is None else (self.e, self.f)
         return [log.exp().cumsum_(1) for log in logs] if self.shared else []
 
-    def room(self, keep: bool) -> Tensor:
+    def states_for(self, keep: bool) -> Tensor:
         """For the states before the windows, if they are to be kept for a gradient."""
         count = room_for_states(self.N, self.T, self.m, CHUNK) if keep else 0
         return self.v.new_empty(count, self.N, self.parts_of_state[-1].stop, self.m)
@@ -76,7 +76,7 @@ class Scan:
 
     def rows(self, x: Tensor, piece: Piece) -> Tensor:
         """(N,T,.) -> (G n, c, .)"""
-        return self.scratch.copy(chunks(x, piece)).view(-1, piece.chunk, x.shape[2])
+        return self.room.copy(chunks(x, piece)).view(-1, piece.chunk, x.shape[2])
 
     def beside(self, x: Tensor, rows: Tensor, piece: Piece) -> Tensor:
         """The heads' channels beside each other, (G, c, n, .), where they share their weights;
@@ -88,12 +88,12 @@ class Scan:
         if not self.shared:
             return self.rows(log, piece).exp_()
         window = log[:, piece.window].view(-1, piece.chunk, self.m)
-        return torch.exp(window, out=self.scratch.take(*window.shape))
+        return torch.exp(window, out=self.room.take(*window.shape))
 
     def joined(self, left: Tensor, right: Tensor | None = None) -> Tensor:
         """Channels beside each other; without others, a one."""
         L, W = left.shape[-1], 1 if right is None else right.shape[-1]
-        wide = self.scratch.take(*left.shape[:-1], L + W)
+        wide = self.room.take(*left.shape[:-1], L + W)
         wide[..., :L] = left
         wide[..., L:] = 1.0 if right is None else right
         return wide
@@ -105,18 +105,18 @@ class Scan:
         the piece. `left` is as `beside` has it."""
         left = left if self.shared else self.joined(left)
         each = 1 if self.shared else piece.n
-        held, end = sum_up(self.scratch, left.flatten(2), weights, state, each)
+        held, end = sum_up(self.room, left.flatten(2), weights, state, each)
         held, end = (x.view(-1, left.shape[-1], self.m) for x in (held, end))
         if self.shared:
             mass = self.masses[which][:, piece.window]
             return held, mass.view(-1, 1, piece.chunk, self.m), end
-        mass = self.scratch.bmm(self.triangle(left), weights).add_(held[:, -1:])
+        mass = self.room.bmm(self.triangle(left), weights).add_(held[:, -1:])
         return held[:, :-1], mass[:, None], end
 
     def times(self, x: Tensor, weights: Tensor) -> Tensor:
         """x (G n, c, .) by the weights (L, ., .) -> (G n, c, .)"""
         wide = x.view(len(weights), -1, x.shape[2])
-        return self.scratch.bmm(wide, weights).view(len(x), x.shape[1], -1)
+        return self.room.bmm(wide, weights).view(len(x), x.shape[1], -1)
 
     def read(self, piece: Piece, states: Sequence[Tensor | None]) -> tuple[Read, list[Tensor]]:
         """A piece, and the states after it (views: see `aside`)."""
@@ -133,7 +133,7 @@ class Scan:
             held_keys, key_mass, end = self.sums(keys, e, states[0], piece, 0)
             held_values, value_mass, other = self.sums(values, f, states[1], piece, 1)
             ends = [end, other]
-        room = self.scratch
+        room = self.room
         near = room.bmm(q, k.mT).tril_()
         scores = over(self.times(near, e).baddbmm_(q, held_keys), key_mass)
         chosen = torch.softmax(scores, -1, out=room.take(*scores.shape))
@@ -147,29 +147,32 @@ class Scan:
         return like.new_ones(c, c).tril_().expand(like.shape[0], -1, -1)
 
     def forward(self, states: Tensor) -> Tensor:
-        """`states` (see `room`) gets those before each window but the first."""
-        with lent(self.v) as self.scratch:
+        """`states` (see `states_for`) gets those before each window but the first."""
+        with lent(self.v) as self.room:
             return self.walk(states)
 
     def walk(self, states: Tensor) -> Tensor:
         out = by_position(self.v, self.N, self.T, self.C)
         before: list[Tensor | None] = [None] * len(self.parts_of_state)
         for piece in self.pieces():
-            self.scratch.clear()
+            self.room.clear()
             read, ends = self.read(piece, before)
             before = [
                 aside(end, piece, states[:, :, part])
                 for end, part in zip(ends, self.parts_of_state, strict=True)
             ]
             near = self.times(read.shares, read.f.mT).tril_()
-            mixed = self.scratch.bmm(near, read.v).baddbmm_(read.shares, read.held_values.mT)
+            mixed = self.room.bmm(near, read.v).baddbmm_(read.shares, read.held_values.mT)
             place = chunks(out, piece)
             place.copy_(mixed.view(place.shape))
         return out
 
     def backward(self, gradient: Tensor, states: Tensor) -> list[Tensor]:
         """The gradients of q, k, v, E and, if it is another, F."""
-        with lent(self.v) as self.scratch:
+        if not len(states):  # somebody recorded this who had said that nothing would be
+            states = self.states_for(True)
+            self.forward(states)
+        with lent(self.v) as self.room:
             return self.walk_back(gradient, states)
 
     def walk_back(self, gradient: Tensor, states: Tensor) -> list[Tensor]:
@@ -182,7 +185,7 @@ class Scan:
                 x.zero_()
         later: list[Tensor | None] = [None] * 4
         for piece in self.pieces(backwards=True):
-            self.scratch.clear()
+            self.room.clear()
             before = [
                 states[piece.number, piece.heads, part] if piece.number else None
                 for part in self.parts_of_state
@@ -203,7 +206,7 @@ class Scan:
         to_masses: list[Tensor],
     ) -> None:
         """Write a piece's gradients. `later` (sums over later pieces) is replaced."""
-        room, (q, k, v, e, f) = self.scratch, read[:5]
+        room, (q, k, v, e, f) = self.room, read[:5]
         L = len(e)
 
         def gather(left: Tensor, right: Tensor, number: int) -> Tensor:

@@ -19,7 +19,7 @@ SHORT = {torch.float32: 64, torch.bfloat16: 256}
 
 
 class Softmax(Attention):
-    """Exact attention by torch's scaled_dot_product_attention; a key-value cache for decoding."""
+    """Exact attention, by torch's kernel or what is quicker; a key-value cache for decoding."""
 
     mechanism = "softmax"
     strides: ClassVar = True

@@ -26,50 +26,52 @@ LEAST = 5 << 19
 class Graph(NamedTuple):
     """Who sees whom: a position those up to itself, if causal, of the blocks that its block sees.
 
-    edges: (H,Q,S), of one head (Q,S), one or zero: what each block of queries sees, a number for
-    each source, so that weights are cleared a whole row of numbers at a time. None for ones.
+    edges: (H,Q,S), of one head (Q,S), added to the logarithms: zero where a block of queries sees a
+    source, else -inf; a number for each source, so that a whole row of numbers is added at a time.
+    None for zeros. What is hidden may be so large that its exponential is not a number to multiply.
     """
 
     causal: bool
     edges: Tensor | None = None
     block: int = 1
-    upper: Tensor | None = None  # a triangle of ones, see `turned`
+    lower: Tensor | None = None  # a triangle of -inf, see `turned`
 
     def of(self, head: int) -> "Graph":
         return self if self.edges is None else self._replace(edges=self.edges[head])
 
     def turned(self, like: Tensor, T: int, S: int) -> "Graph":
         """For transposed tiles, of all heads: a number for each query that a block of sources has,
-        and a triangle (`triu_` takes five times as long as a product)."""
-        edges, upper = self.edges, None
+        and a triangle (`triu_` takes five times as long as a sum)."""
+        edges, lower = self.edges, None
         if edges is not None:
             edges = edges[..., :: self.block].mT.repeat_interleave(self.block, -1)
         if self.causal:
             size = min(T, sizes(T, S, True)[0])
-            upper = like.new_ones(size, size).triu_()
-        return self._replace(edges=edges, upper=upper)
+            lower = like.new_full((size, size), -math.inf).tril_(-1)
+        return self._replace(edges=edges, lower=lower)
 
     def fits(self, T: int, S: int) -> bool:
         """Whether no block is in two tiles."""
         return not any(size % self.block for size in (T, S, *sizes(T, S, self.causal)))
 
-    def clear(self, weights: Tensor, asked: slice, seen: slice) -> None:
-        """Zeros where nothing is seen in a tile (queries, sources) of weights."""
-        self.clear_blocks(weights, asked, seen)
-        if self.causal and seen == asked:
-            weights.tril_()
+    def weights(self, logs: Tensor, asked: slice, seen: slice) -> Tensor:
+        """Of a tile (queries, sources) of logarithms to base two."""
+        self.hide_blocks(logs, asked, seen)
+        weights = logs.exp2_()
+        return weights.tril_() if self.causal and seen == asked else weights
 
-    def clear_turned(self, weights: Tensor, asked: slice, seen: slice) -> None:
+    def weights_turned(self, logs: Tensor, asked: slice, seen: slice) -> Tensor:
         """The same of the transpose, by a graph that was `turned`."""
-        self.clear_blocks(weights, seen, asked)
-        if self.upper is not None and seen == asked:
-            weights *= self.upper[: len(weights), : len(weights)]
+        self.hide_blocks(logs, seen, asked)
+        if self.lower is not None and seen == asked:
+            logs += self.lower[: len(logs), : len(logs)]
+        return logs.exp2_()
 
-    def clear_blocks(self, weights: Tensor, down: slice, across: slice) -> None:
+    def hide_blocks(self, logs: Tensor, down: slice, across: slice) -> None:
         if self.edges is None:
             return
         part = self.edges[down.start // self.block : down.stop // self.block, across]
-        weights.view(len(part), self.block, -1).mul_(part[:, None])
+        logs.view(len(part), self.block, -1).add_(part[:, None])
 
 
 def pay(T: int, S: int, width: int, causal: bool) -> bool:
@@ -107,8 +109,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, graph: Graph, out: Tensor, total: Te
     for asked in parts(T, rows):
         mixed = mass = None
         for seen in parts(asked.stop if graph.causal else S, columns):
-            weights = multiply(q[asked], k[seen]).exp2_()
-            graph.clear(weights, asked, seen)
+            weights = graph.weights(multiply(q[asked], k[seen]), asked, seen)
             mixed = added(mixed, multiply(weights, v[seen].mT))
             mass = added(mass, weights.sum(-1, keepdim=True))
         assert mixed is not None and mass is not None
@@ -131,8 +132,7 @@ def gradients(given: Sequence[Tensor], graph: Graph, results: Sequence[Tensor]) 
         of_key = of_value = None
         for asked in parts(len(q), rows, seen.start if graph.causal else 0):
             query, here = q[asked], up[asked]
-            weights = multiply(key, query, below[asked]).exp2_()
-            graph.clear_turned(weights, asked, seen)
+            weights = graph.weights_turned(multiply(key, query, below[asked]), asked, seen)
             of_value = added(of_value, multiply(weights, here.mT))
             weights *= multiply(value, here, less[asked])
             of_key = added(of_key, multiply(weights, query.mT))

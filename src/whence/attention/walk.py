@@ -241,7 +241,7 @@ class Walk:
             after = after + gains[:, g]
         return before.view(-1, self.M, self.width), after.view(state.shape)
 
-    def room(self, keep: bool) -> Tensor:
+    def states_for(self, keep: bool) -> Tensor:
         """For the states before the segments, if they are to be kept for a gradient."""
         count = room_for_states(self.N, self.T, self.M, self.chunk) if keep else 0
         return self.like.new_empty(count, self.N, self.M, self.width)
@@ -257,7 +257,7 @@ class Walk:
         """
         out = by_position(self.like, self.N, self.T, self.C)
         mass = out.new_ones(self.N, self.T, 1) if self.normalise else out.new_empty(0)
-        states = self.room(keep)
+        states = self.states_for(keep)
         state, top = out.new_zeros(self.N, self.M, self.width), None
         for number, segment in enumerate(self.segments()):
             read = self.read(segment)
@@ -282,7 +282,7 @@ class Walk:
             out.masked_fill_(mass == 0, 0.0)
         if not bool(state.isfinite().all()):
             self.keep_in_place(out, mass)
-        return out, mass, states, torch.tensor(KNOWN if top is None else UNKNOWN)
+        return out, mass, states, torch.tensor(KNOWN if keep and top is None else UNKNOWN)
 
     def keep_in_place(self, out: Tensor, mass: Tensor) -> None:
         """A NaN or infinity at position j makes NaN of the outputs from j on, of none before."""
