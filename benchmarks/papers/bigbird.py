@@ -66,7 +66,7 @@ def ablation_figure(result: Result) -> Figure:
 
 RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax, weights written out": ("written-out", {}),
-    "softmax, torch's kernel": ("softmax", {}),
+    "softmax, torch's kernel": ("kernel", {}),
     "bigbird": ("bigbird", {"block": 64, "window": 3, "random": 3, "leading": 2}),
 }
 

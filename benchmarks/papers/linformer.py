@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from papers import size
-from papers.memory import WrittenOut, peak
+from papers.memory import Kernel, WrittenOut, peak
 from papers.results import Experiment, Result, doublings, headroom, markdown, remembered
 from papers.timing import medians
 from papers.training import Training, fit, text
-from whence.attention import Linformer, Softmax
+from whence.attention import Linformer
 from whence.lab.svg import Figure, Line, Panel
 from whence.model import GPT
 
 PAPER_SPEED = {512: 1.5, 1024: 1.7, 2048: 2.6, 4096: 3.4, 8192: 5.5}
 PAPER_MEMORY = {512: 1.7, 1024: 3.0, 2048: 6.1, 4096: 14, 8192: 28}
-NAMES = {"written-out": "softmax, weights written out", "softmax": "softmax, torch's kernel"}
+NAMES = {"written-out": "softmax, weights written out", "kernel": "softmax, torch's kernel"}
 
 
 # Speed and memory -------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def measure_speed(settings: Result, jobs: int) -> Result:
         x = torch.randn(max(settings["lengths"]) // T, T, width)
         layers = {
             "written-out": WrittenOut(width, settings["heads"], T, False),
-            "softmax": Softmax(width, settings["heads"], T, False),
+            "kernel": Kernel(width, settings["heads"], T, False),
             "linformer": Linformer(
                 width, settings["heads"], T, False, projected=settings["projected"]
             ),
@@ -48,7 +48,7 @@ def measure_memory(settings: Result, jobs: int) -> Result:
     rows = []
     for T in settings["lengths"]:
         row: Result = {"T": T}
-        for name in ("written-out", "softmax", "linformer"):
+        for name in ("written-out", "kernel", "linformer"):
             options = {"projected": settings["projected"]} if name == "linformer" else {}
             sizes = {"T": T, "width": settings["width"], "heads": settings["heads"]}
             row[name] = peak(name, options, **sizes, causal=False, backward=False)
@@ -64,8 +64,8 @@ def against(unit: str, paper: dict[int, float]) -> Callable[[Result], str]:
             lines.append(
                 [
                     row["T"],
-                    *(f"{row[name]:.1f}" for name in ("written-out", "softmax", "linformer")),
-                    *(f"{row[name] / own:.1f}x" for name in ("written-out", "softmax")),
+                    *(f"{row[name]:.1f}" for name in ("written-out", "kernel", "linformer")),
+                    *(f"{row[name] / own:.1f}x" for name in ("written-out", "kernel")),
                     f"{paper[row['T']]}x",
                 ]
             )
