@@ -27,10 +27,10 @@ from typing import Any
 
 import attention_environment
 from attention_figures import crossover, exponent, milliseconds, quartiles, ratio
+from attention_kept import keep
 from attention_table import all_tables, write_document
 from contest import HERE, ROOT, Row, machine
 
-KEPT = attention_environment.environment.FOLDER / "attention.json"
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "performer core": {
@@ -308,26 +308,6 @@ def conclude(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return results
 
 
-def compiled_key(row: dict[str, Any]) -> tuple[int, bool, int, int]:
-    """Group by group, length by length; our layers before their peers."""
-    groups, layers = list(GROUPS), layers_of(row["group"])
-    return groups.index(row["group"]), row["backward"], layers.index(row["layer"]), row["length"]
-
-
-def keep(result: dict[str, Any]) -> dict[str, Any]:
-    """Add what was measured now to what was measured before, part by part."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    # A run of some groups says nothing about the causality of the others, and the compiler takes so
-    # long that its lengths are measured in several.
-    moved = {**kept.get("moved", {}), **result.get("moved", {})}
-    if "compiled" in result:
-        rows = {compiled_key(row): row for row in kept.get("compiled", []) + result["compiled"]}
-        result = {**result, "compiled": [rows[key] for key in sorted(rows)]}
-    kept.update({**result, "moved": moved})
-    KEPT.write_text(json.dumps(kept))
-    return kept
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -360,7 +340,7 @@ def main() -> None:
     def save() -> None:
         """As it comes: a run that is cut off loses only what it was about."""
         if not arguments.quick:
-            keep(result)
+            keep(result, all_layers(list(GROUPS)))
 
     with tempfile.TemporaryDirectory() as name:
         # Memory first: these processes have computed nothing yet when they are forked.
@@ -396,7 +376,7 @@ def main() -> None:
         if row["layer"] == "whence performer, core" and row["backward"]:
             result["ratio"] = row["times_faster_than"]["performer-pytorch, core"].get("4096")
     if not arguments.quick:
-        result = keep(result)
+        result = keep(result, all_layers(list(GROUPS)))
     if arguments.docs:
         write_document(result, ROOT / "docs" / "benchmarks-attention.md")
     print(json.dumps(result) if arguments.json else all_tables(result))

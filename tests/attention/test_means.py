@@ -108,10 +108,11 @@ def test_half_precision_stays_within_its_numbers(size: int, kind: torch.dtype) -
     torch.testing.assert_close(found.double(), expected, atol=1e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize("size", [T, 140])
-def test_a_forward_derivative_is_refused_and_not_lost(size: int) -> None:
+@pytest.mark.parametrize(("size", "spread"), [(T, 1.0), (T, 40.0), (140, 1.0), (140, 40.0)])
+def test_a_forward_derivative_is_refused_and_not_lost(size: int, spread: float) -> None:
+    """By whichever way."""
     q, k, v = (torch.randn(1, H, size, D) for _ in range(3))
-    log = 40 * torch.randn(1, 1, size, M)  # nothing for the short way
+    log = spread * torch.randn(1, 1, size, M)
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward derivative"):
         attend_means(forward_ad.make_dual(q, q), k, v, log, log)
     with forward_ad.dual_level():

@@ -339,6 +339,21 @@ def test_what_was_recorded_without_being_kept_is_walked_again(
         torch.testing.assert_close(one, two)
 
 
+def test_so_is_what_had_no_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "SEGMENT", 40)
+    generator = torch.Generator().manual_seed(0)
+    given = [
+        torch.randn(2, 37, 3, generator=generator, dtype=torch.float64).requires_grad_()
+        for _ in range(3)
+    ]
+    found = []
+    for keep in (True, False):
+        out = scan._scan(*given, None, None, None, None, 0.0, False, False, 4, keep)[0]
+        found.append(torch.autograd.grad(out.sin().sum(), given))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
 def test_a_forward_derivative_is_refused_and_not_lost() -> None:
     q, k, v = (torch.randn(2, 9, 3) for _ in range(3))
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward derivative"):
