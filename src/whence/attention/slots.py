@@ -169,7 +169,7 @@ class Scan:
 
     def backward(self, gradient: Tensor, states: Tensor) -> list[Tensor]:
         """The gradients of q, k, v, E and, if it is another, F."""
-        if False:  # somebody recorded this who had said that nothing would be
+        if not len(states):  # somebody recorded this who had said that nothing would be
             states = self.states_for(True)
             self.forward(states)
         with lent(self.v) as self.room:
